@@ -82,7 +82,7 @@ Described = dict[str, list[ConfigEntry]]
 
 
 class ConfigCommandError(KraftJbodError):
-    """The command does not fit the present configuration."""
+    """A key to delete is not set, or the asked controllers do not have the requested values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

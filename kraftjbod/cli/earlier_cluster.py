@@ -31,7 +31,10 @@ _MOST_NEIGHBOURS: Final = 2_000
 
 
 def find_earlier_cluster(metadata_dir: str, cluster_id: str | None) -> str | None:
-    """Return a sign that the cluster existed before, as the second half of a sentence; else None.
+    """Return the sign that the cluster existed before; None if none is found.
+
+    The sign is text that completes a sentence. Files in ``metadata_dir`` and used broker
+    directories near it are signs.
 
     :param cluster_id: None for a controller that receives its log from others; then only files in
         ``metadata_dir`` are signs.

@@ -159,7 +159,10 @@ def _wanted(verb: str, metadata: str | None, pairs: tuple[str, ...]) -> dict[str
 
 
 def level_text(feature: str, level: int) -> str:
-    """Return ``3.7-IV2`` for level 17 of metadata.version; the number for other features."""
+    """Return ``3.7-IV2`` for level 17 of metadata.version, ``UNKNOWN 99`` for an unknown level.
+
+    Levels of other features are numbers.
+    """
     if feature != METADATA_VERSION:
         return str(level)
     return _RELEASE_OF_LEVEL.get(level, f"UNKNOWN {level}")
@@ -170,7 +173,8 @@ def parse_levels(metadata: str | None, pairs: tuple[str, ...]) -> dict[str, int]
 
     :param metadata: value of ``--metadata``.
     :param pairs: values of ``--feature``.
-    :raises FeatureCommandError: an unknown level, or a feature that is named twice.
+    :raises FeatureCommandError: an unknown release, a pair that is not NAME=LEVEL, or a feature
+        that is named twice.
     """
     levels: dict[str, int] = {}
     if metadata is not None:

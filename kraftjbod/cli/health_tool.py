@@ -62,7 +62,10 @@ class Health:
     log_dirs: Mapping[str, str] | None = None
 
     def text(self) -> str:
-        """Return a line about the daemon, and a line for each directory that is not online."""
+        """Return a line that the daemon serves, and a line for each directory that is not online.
+
+        Only for a daemon that serves.
+        """
         if self.log_dirs is None:
             return f"{self.who} serves"
         sick = {path: state for path, state in self.log_dirs.items() if state != _ONLINE}

@@ -192,7 +192,10 @@ def _last_scrub(log_dir: LogDirDescription) -> Text:
 
 
 def move_lines(found: LogDirs, topics: list[str]) -> list[str]:
-    """Return one line for each replica that moves to another directory of its broker."""
+    """Return one line for each replica that moves to another directory of its broker.
+
+    :param topics: only replicas of these topics; empty for all.
+    """
     lines = []
     for broker, log_dirs in found.items():
         held = [(log_dir, replica) for log_dir in log_dirs for replica in log_dir.replicas]

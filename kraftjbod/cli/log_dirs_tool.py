@@ -222,8 +222,9 @@ async def _ask(
 def document(
     found: LogDirs, topics: list[str], lost: dict[int, list[str]], down: LogDirs
 ) -> dict[str, Any]:
-    """Return Kafka's document, with the brokers that are down; only partitions of ``topics``.
+    """Return Kafka's document, with the brokers that are down.
 
+    :param topics: only partitions of these topics; empty for all.
     :param lost: ``topic-partition`` of lost replicas, by broker.
     :param down: the registered directories of brokers that are down.
     """
@@ -257,7 +258,10 @@ def document(
 
 
 def strays_document(found: LogDirs, topics: list[str]) -> dict[str, Any]:
-    """Return a document with one entry per stray replica; unknown values are null."""
+    """Return a document with one entry per stray replica; unknown values are null.
+
+    :param topics: only replicas of these topics; empty for all.
+    """
     return {
         "version": 1,
         "strays": [
@@ -281,7 +285,10 @@ def strays_document(found: LogDirs, topics: list[str]) -> dict[str, Any]:
 
 
 def print_strays(document: dict[str, Any], style: str, asked: list[int]) -> None:
-    """Print the document if ``style`` is ``json``, else a line per stray replica."""
+    """Print the document if ``style`` is ``json``, else a line per stray replica.
+
+    :param asked: ids of the asked brokers, for the line that there is no stray replica.
+    """
     if style == "json":
         echo_json(document)
         return

@@ -51,7 +51,8 @@ LATEST: Final = -1
 class CreatedTopic(NamedTuple):
     """A created topic as the cluster reports it.
 
-    An unreported factor is -1, and an unreported ``min.insync.replicas`` None.
+    If the cluster does not report them, ``replication_factor`` is -1 and ``min_insync_replicas``
+    None.
     """
 
     replication_factor: int
@@ -279,12 +280,14 @@ async def update_features(
 async def list_offsets(
     client: ClusterClient, topic: str, partitions: Iterable[int], timestamp: int
 ) -> dict[int, int]:
-    """Return, by partition, the first offset whose record is at least as new as ``timestamp``.
+    """Return, by partition, the first offset whose record is not older than ``timestamp``.
 
-    An offset of -1 means that no record is that new. The client's metadata must include the topic.
+    An offset of -1 means that every record is older. The client's metadata must include the topic.
 
-    :param timestamp: milliseconds since 1970, :data:`EARLIEST` or :data:`LATEST`.
-    :raises OperatingError: a partition has no leader, or its leader reports an error.
+    :param timestamp: wall-clock milliseconds; or :data:`EARLIEST`: the log start offset; or
+        :data:`LATEST`: the high watermark.
+    :raises OperatingError: a partition does not exist or has no leader, or its leader reports an
+        error.
     """
     by_leader: dict[int, list[int]] = defaultdict(list)
     for partition in partitions:
@@ -410,7 +413,10 @@ async def elect_leaders(
 ) -> dict[TopicPartition, OperatingError | None]:
     """Elect leaders; return the error of each partition, or None if its election succeeded.
 
-    :param partitions: None for all; then partitions that need no election are left out.
+    A named partition that needs no election has the error ELECTION_NOT_NEEDED.
+
+    :param partitions: None for all; then partitions that need no election are left out of the
+        result.
     :raises OperatingError: the request as a whole failed.
     """
     named: list[ElectLeadersRequest.TopicPartitions] | None = None

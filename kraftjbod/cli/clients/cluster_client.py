@@ -95,7 +95,8 @@ class ClusterMetadata:
     def leader(self, topic: str, partition: int) -> int:
         """Return the broker id of a partition's leader.
 
-        :raises OperatingError: the partition does not exist, or has no leader now.
+        :raises OperatingError: the topic or partition does not exist; LEADER_NOT_AVAILABLE: it has
+            no leader, or the leader's address is not in the metadata.
         """
         found = self.topic(topic).partitions.get(partition)
         if found is None:
@@ -195,7 +196,10 @@ class ClusterClient:
         create_missing: bool = False,
         but: int | None = None,
     ) -> ClusterMetadata:
-        """Fetch the metadata of ``topics`` from any broker, keep it and return it.
+        """Fetch the metadata of ``topics`` from any broker; return it, and keep it as
+        :attr:`metadata`.
+
+        The kept metadata then has no other topics.
 
         :param topics: None for all topics.
         :param create_missing: whether the broker may create missing topics.
@@ -244,11 +248,12 @@ class ClusterClient:
     ) -> R:
         """Send a request to a partition's leader, and return the response.
 
-        A paused broker, or one whose host is gone, neither responds nor closes the connection. If
-        the leader does not respond for a second, other brokers are asked whether it still leads.
+        A paused broker, or one whose host is gone, neither responds nor closes the connection. So
+        while the leader does not respond, other brokers are asked about once a second whether it
+        still leads; this replaces the kept metadata.
 
-        :raises ConnectionLostError: as :meth:`request`, or other brokers name a new leader.
-        :raises OperatingError: as :meth:`request`; LEADER_NOT_AVAILABLE.
+        :raises ConnectionLostError: as :meth:`request`, or another broker names a new leader.
+        :raises OperatingError: as :meth:`request`, or as :meth:`ClusterMetadata.leader`.
         """
         leader = self.metadata.leader(topic, partition)
         node = self.metadata.brokers[leader]
@@ -299,7 +304,11 @@ class ClusterClient:
         raise ConnectionLostError("; ".join(reasons))
 
     async def request_controller(self, body: Request[R], *, min_version: int = 0) -> R:
-        """Send a request to the controller that the metadata names; without one to any broker."""
+        """Send a request to the broker that the metadata names as controller; without one to any
+        broker.
+
+        :raises OperatingError: as :meth:`request`.
+        """
         if self.metadata.controller_id in self.metadata.brokers:
             controller = self.metadata.controller_id
             return await self.request(controller, body, min_version=min_version)
@@ -336,7 +345,9 @@ class ClusterClient:
 
         After a retriable failure the metadata of ``topics`` is fetched before the next attempt.
 
-        :param timeout_ms: time limit for a new attempt; default: the client's.
+        :param topics: None for all topics.
+        :param timeout_ms: time after which a failure is not followed by a new attempt; a running
+            attempt is not interrupted. Default: the client's retry timeout.
         :raises OperatingError: the first error that is not retriable, or the last one after the
             limit.
         """

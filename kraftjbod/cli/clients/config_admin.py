@@ -93,7 +93,7 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """A change of one key of a resource."""
+    """A change of one key of a resource; ``value`` is None for DELETE."""
 
     name: str
     value: str | None

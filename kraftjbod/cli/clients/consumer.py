@@ -33,7 +33,10 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedRecords:
-    """Complete batches of one partition. Records before ``start_offset`` must be skipped."""
+    """Complete batches of one partition, from which iteration yields the requested records.
+
+    The first batch may begin before ``start_offset``, the first requested offset.
+    """
 
     partition: int
     start_offset: int
@@ -96,6 +99,8 @@ class Consumer:
 
     async def poll(self, timeout_ms: int) -> list[FetchedRecords]:
         """Return the records that have arrived; wait up to ``timeout_ms`` for the first ones.
+
+        The result is empty if none arrive in that time.
 
         :raises OperatingError: an error that is not retriable, or that lasts longer than
             ``retry_timeout_ms``.

@@ -80,7 +80,8 @@ class ControllerClient:
     async def call(self, request: RpcRequest) -> Any:
         """Send ``request`` to the active controller; return the response, a ``request.Response``.
 
-        A controller that does not respond is skipped after its share of the time.
+        The given controllers are asked in order. One that does not respond is skipped after its
+        share of the timeout.
 
         :raises OperatingError: the active controller refuses. Or no controller is active; then the
             timeout of a silent controller, or else the error of the last one.

@@ -59,8 +59,12 @@ async def list_groups(
 ) -> list[ListedGroup]:
     """Return the groups of all coordinators, sorted by name.
 
+    Every broker in the client's metadata is asked.
+
     :param states: Kafka's names of states; empty for all.
     :param types: Kafka's names of group types; empty for all.
+    :raises OperatingError: the first error of a broker; UNSUPPORTED_VERSION: a broker is too old
+        for ``states`` or ``types``.
     """
     request = ListGroupsRequest()
     if states:
@@ -99,7 +103,12 @@ async def find_coordinators(client: ClusterClient, groups: Collection[str]) -> d
 async def describe_groups(
     client: ClusterClient, groups: Collection[str]
 ) -> dict[str, GroupDescription]:
-    """Return the description of each group, in the order of ``groups``."""
+    """Return the description of each group, in the order of ``groups``.
+
+    A group that does not exist has the state ``Dead``.
+
+    :raises OperatingError: the first error of a coordinator or a group.
+    """
     coordinators = await find_coordinators(client, groups)
     by_node: dict[int, list[str]] = defaultdict(list)
     for group in groups:
@@ -202,7 +211,11 @@ async def commit_offsets(
 async def delete_groups(
     client: ClusterClient, groups: Collection[str]
 ) -> dict[str, OperatingError | None]:
-    """Delete groups; return the error of each group, or None if it was deleted."""
+    """Delete groups; return the error of each group, or None if it was deleted.
+
+    :raises OperatingError: a coordinator was not found or did not respond; groups of others may be
+        deleted.
+    """
     outcomes: dict[str, OperatingError | None] = {}
     for group, node_id in (await find_coordinators(client, groups)).items():
         response = await client.request(node_id, DeleteGroupsRequest(groups_names=[group]))
@@ -248,7 +261,7 @@ async def delete_offsets(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    """Group the partitions by topic, both sorted."""
+    """Group the partitions by topic. The topics, and the partitions of each, are sorted."""
     grouped: dict[str, list[TopicPartition]] = {}
     for partition in sorted(partitions):
         grouped.setdefault(partition.topic, []).append(partition)

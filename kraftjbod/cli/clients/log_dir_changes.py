@@ -80,8 +80,8 @@ async def change_log_dir(
 ) -> ChangedLogDir:
     """Request the change, and wait until it is done.
 
-    :raises OperatingError: the broker's error; REQUEST_TIMED_OUT if the change continues on the
-        broker.
+    :raises OperatingError: the broker's error; BROKER_NOT_AVAILABLE: it does not run;
+        REQUEST_TIMED_OUT: the change continues on the broker.
     """
     metadata = await client.retry(client.refresh_metadata)
     if change.broker not in metadata.brokers:

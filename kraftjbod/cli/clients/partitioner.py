@@ -28,5 +28,8 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition of records with ``key``, a number below ``partitions``."""
+    """Return the partition that Kafka's Java clients choose for records with ``key``.
+
+    :param partitions: number of partitions of the topic.
+    """
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -32,7 +32,10 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 class Producer:
-    """Sends records to ``topic``. All methods must be called in the same event loop."""
+    """Sends records to ``topic``; idempotent with ``acks=-1``, the default.
+
+    All methods must be called in the same event loop.
+    """
 
     def __init__(
         self,

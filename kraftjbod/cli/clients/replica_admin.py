@@ -83,8 +83,9 @@ class LogDirDescription:
     """One log directory; byte values are -1 if the broker does not report them.
 
     Only kraftjbod reports the fields with a default. ``state`` is "online", "saturated", "stalled"
-    or "offline". ``queued_assignments`` counts replicas whose directory the controller does not
-    know yet. Times are wall-clock ms. ``last_scrub_ms`` is also None if no scrub was completed.
+    or "offline"; in :class:`RegisteredBroker` it is "down" or "offline". ``queued_assignments``
+    counts replicas whose directory the controller does not know yet. Times are wall-clock ms.
+    ``last_scrub_ms`` is also None if no scrub was completed.
     """
 
     path: str
@@ -133,7 +134,7 @@ async def describe_log_dirs(
 
 async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
     """Return ``topic-partition`` of the replicas of one broker that are lost with its disks and
-    were the last in-sync replicas of their partitions.
+    were the last in-sync replicas of their partitions. Kafka's brokers report none.
     """
     response = await client.request(broker_id, DescribeLogDirsRequest(topics=[]))
     require_ok(response, f"log directories of broker {broker_id}")

@@ -217,7 +217,10 @@ async def abort_at(
 ) -> None:
     """Abort a producer's transaction in one partition, by writing a marker to its leader.
 
-    The coordinator is not involved: this is for transactions that it does not know.
+    The coordinator is not involved: this is for transactions that it does not know. The client's
+    metadata must include the topic.
+
+    :raises OperatingError: the partition has no leader, or the leader refuses the marker.
     """
     kind = WriteTxnMarkersRequest
     marker = kind.WritableTxnMarker(
@@ -242,6 +245,7 @@ async def abort_at(
 async def fence(client: ClusterClient, transactional_id: str, *, timeout_ms: int) -> None:
     """Abort the open transaction of a transactional id, and fence its producer.
 
+    :param timeout_ms: transaction timeout in the InitProducerId request, for the new epoch.
     :raises OperatingError: CONCURRENT_TRANSACTIONS, which is retriable: the abort is in progress.
     """
     node_id = await find_coordinator(client, transactional_id)

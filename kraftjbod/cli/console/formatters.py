@@ -42,7 +42,10 @@ class Printer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorPrinter:
-    """Prints records of some types from a topic that only coordinators write."""
+    """Prints records of a topic that only coordinators write, as one JSON document each.
+
+    Only records whose key has a type in ``types`` are printed; others give no output.
+    """
 
     decode: Callable[[Record], Decoded | None]
     types: Collection[int]
@@ -106,7 +109,10 @@ FORMATTERS: Final = (_DEFAULT, _LOGGING, *_PRINTERS)
 
 
 def named_printer(name: str) -> Printer | None:
-    """Return the printer of a class name; None for a class whose output properties define.
+    """Return the printer of one of Kafka's formatter classes.
+
+    None stands for the default formatter and the logging formatter, whose output depends on
+    properties.
 
     :raises ConfigError: the class is unknown here.
     """

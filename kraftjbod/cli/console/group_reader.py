@@ -57,7 +57,7 @@ class GroupReader:
     def records(self, timeout_ms: int | None) -> Iterator[ReceivedRecord | None]:
         """Yield each record. Yield None before a wait, so that the caller can flush its output.
 
-        :param timeout_ms: end after this time without a record; None: never.
+        :param timeout_ms: end after this time without a record; None for no limit.
         :raises OperatingError: an error that is not retriable.
         """
         quiet_since = time.monotonic()

@@ -47,7 +47,8 @@ class LineReader:
     def from_properties(cls, properties: Mapping[str, str]) -> LineReader:
         """Create a reader.
 
-        :raises ConfigError: an unknown property, an empty separator, or two equal separators.
+        :raises ConfigError: an unknown property, an empty separator, two equal separators of
+            headers, or a separator that is the null marker.
         """
         if unknown := sorted(set(properties) - {*READER_KEYS, "topic"}):
             raise ConfigError(f"unknown: {', '.join(unknown)}")
@@ -92,7 +93,9 @@ class LineReader:
         """Convert a line to a record.
 
         :param number: number of the line, for the error.
-        :raises MalformedLineError: headers or a key are missing.
+        :param timestamp_ms: timestamp of the record.
+        :raises MalformedLineError: a separator of headers, of a header or of the key is missing and
+            ``ignore.error`` is not set, or the name of a header is the null marker.
         """
         headers: bytes | None = None
         key: bytes | None = None

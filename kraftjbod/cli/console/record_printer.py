@@ -41,7 +41,7 @@ Deserializer = Callable[[bytes], bytes]
 
 
 class UnreadableRecordError(KraftJbodError):
-    """A deserializer cannot decode a key, value or header."""
+    """A key, value or header cannot be deserialized, or a coordinator's record is malformed."""
 
 
 def _number(form: str) -> Deserializer:
@@ -103,7 +103,7 @@ class RecordPrinter:
     def line(
         self, topic: str, partition: int, record: Record, timestamp_type: TimestampType
     ) -> bytes:
-        """Return the line of a record, with the line separator.
+        """Return the line of a record, with the line separator; empty if no field is printed.
 
         :raises UnreadableRecordError: a deserializer cannot decode its part.
         """

@@ -53,6 +53,7 @@ class OpenPlace:
 class Leaving:
     """A replica that has to be moved.
 
+    ``source`` is the path of its directory; empty if unknown, because the broker is not alive.
     ``holders`` are the brokers that have or will get a replica of the partition. ``under_way`` is
     the target of a move in progress, with ``copied_bytes`` there.
     """

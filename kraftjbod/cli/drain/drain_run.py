@@ -97,8 +97,8 @@ class DrainOptions:
     * ``throttle``: bytes per second and broker; None leaves the rates unchanged.
     * ``across_brokers``: replicas of a drained directory may move to other brokers.
     * ``poll_ms``: interval at which the cluster is read.
-    * ``settle_ms``: time limit of a cordon, and of a period in which no move runs and no replica
-      leaves the source.
+    * ``settle_ms``: time limit for the broker to apply the cordon. Also the time without any
+      progress after which the drain is abandoned.
     """
 
     throttle: int | None = None

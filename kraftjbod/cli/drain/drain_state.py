@@ -102,8 +102,10 @@ def dirs_of(source: Source, snapshot: Snapshot) -> list[LogDirDescription]:
 
 
 def open_places_for(source: Source, snapshot: Snapshot) -> list[OpenPlace]:
-    """Return the directories outside of the source that accept new replicas, with their free
-    bytes."""
+    """Return the directories outside of the source that accept new replicas, with their free bytes.
+
+    Bytes that a broker keeps free do not count, so the number may be negative.
+    """
     return [
         OpenPlace(
             place=Place(broker, log_dir.path),
@@ -124,7 +126,8 @@ def scope_of(source: Source, *, across_brokers: bool) -> Scope:
 def leaving(source: Source, snapshot: Snapshot) -> list[Leaving]:
     """Return the replicas that have to be moved.
 
-    Replicas that a running reassignment will remove are left out.
+    Left out are replicas that a running reassignment will remove, unless it waits for a broker that
+    is not alive. If a whole broker is drained, partitions without a leader are left out too.
     """
     located = locate(snapshot.log_dirs)
     if source.path is None:

@@ -49,7 +49,7 @@ Decoder = Callable[[Record], FormattedRecord]
 
 
 def plain(record: Record) -> FormattedRecord:
-    """Return key and value as text."""
+    """Return key and value as text; bytes that are not UTF-8 become U+FFFD."""
     return FormattedRecord(_text(record.key), _text(record.value))
 
 
@@ -103,12 +103,12 @@ def decode_transaction_record(record: Record) -> Decoded | None:
 
 
 def format_group_record(record: Record) -> FormattedRecord:
-    """Format a record of ``__consumer_offsets``."""
+    """Format a record of ``__consumer_offsets``; an error or an unknown type becomes the text."""
     return _format_coordinator_record(record, decode_group_record)
 
 
 def format_transaction_record(record: Record) -> FormattedRecord:
-    """Format a record of ``__transaction_state``."""
+    """Format a record of ``__transaction_state``; an error or an unknown type becomes the text."""
     return _format_coordinator_record(record, decode_transaction_record)
 
 
@@ -215,7 +215,7 @@ def _document(number_name: str, number: int, data: object) -> str:
 
 
 def format_metadata_entry(record: Record) -> FormattedRecord:
-    """Format an entry of the metadata log: its records in order."""
+    """Format an entry of the metadata log: its records in order. An error becomes the text."""
     kind = bytes(record.key or b"")[_METADATA_KEY_BYTES:]
     if kind:
         return FormattedRecord(None, f"controlType: {kind.hex()}")

@@ -55,7 +55,9 @@ def dump_producers(path: str) -> Iterator[DumpItem]:
 def dump_leader_epochs(path: str) -> Iterator[DumpItem]:
     """Yield a line for each leader epoch of a checkpoint.
 
-    :raises CorruptCheckpointError: the file is damaged.
+    :raises OSError: the file cannot be read.
+    :raises DamagedFileError: the file is no text.
+    :raises CorruptCheckpointError: the file is damaged otherwise.
     """
     for epoch, start in parse_leader_epochs(_text(path), path):
         facts = {"epoch": epoch, "startOffset": start}
@@ -65,7 +67,9 @@ def dump_leader_epochs(path: str) -> Iterator[DumpItem]:
 def dump_offset_checkpoint(path: str) -> Iterator[DumpItem]:
     """Yield a line for each partition of an offset checkpoint.
 
-    :raises CorruptCheckpointError: the file is damaged.
+    :raises OSError: the file cannot be read.
+    :raises DamagedFileError: the file is no text.
+    :raises CorruptCheckpointError: the file is damaged otherwise.
     """
     for partition, offset in parse_offsets(_text(path), path).items():
         facts = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
@@ -76,6 +80,7 @@ def dump_offset_checkpoint(path: str) -> Iterator[DumpItem]:
 def dump_text(path: str) -> Iterator[DumpItem]:
     """Yield the lines of a text file.
 
+    :raises OSError: the file cannot be read.
     :raises DamagedFileError: the file is no text.
     """
     for line in _text(path).splitlines():
@@ -92,8 +97,9 @@ def _text(path: str) -> str:
 
 
 def dump_metadata_snapshot(path: str) -> Iterator[DumpItem]:
-    """Yield the voters and the records of a metadata snapshot.
+    """Yield the end offset, the voters and the records of a metadata snapshot.
 
+    :raises OSError: the file cannot be read.
     :raises DamagedFileError: the file is damaged or not a snapshot.
     """
     named = SNAPSHOT_FILE.fullmatch(os.path.basename(path))

@@ -117,7 +117,10 @@ def states_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
 
 
 def newer_columns(group: GroupDescription, member: GroupMember) -> dict[str, str]:
-    """Return the columns of a member that only groups with the consumer protocol have (KIP-848)."""
+    """Return the columns of a member that only groups with the consumer protocol have (KIP-848).
+
+    A value that the group does not have is ``-``.
+    """
     has_target = member.target is not None
     upgraded = {None: MISSING, False: "false", True: "true"}[member.is_upgraded]
     return {
@@ -180,7 +183,7 @@ def deletions_table(outcomes: Mapping[TopicPartition, str]) -> str:
 
 
 def assignment_text(assignment: Sequence[TopicPartition]) -> str:
-    """Return ``topic:0,1;other:0``, the format of assignments in Kafka's tool."""
+    """Return ``topic:0,1;other:0``, the format of assignments in Kafka's tool; ``-`` if empty."""
     if not assignment:
         return MISSING
     return ";".join(

@@ -25,7 +25,7 @@ class OffsetResetError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The current first offset of a partition, and the offset after its last record."""
+    """The log start offset and the high watermark of a partition."""
 
     earliest: int
     latest: int

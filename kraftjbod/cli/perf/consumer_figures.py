@@ -58,10 +58,12 @@ def total_line(read: Read, *, times: tuple[str, str], elapsed_ms: int, join_ms: 
 
 
 def interval_line(read: Read, before: Read, *, at: str, elapsed_ms: int, join_ms: int) -> str:
-    """Return the line of one interval.
+    """Return the line of one interval, with ``--show-detailed-stats``.
 
+    :param read: the amount since the start of the run.
     :param before: the amount at the start of the interval.
     :param at: formatted end of the interval.
+    :param elapsed_ms: duration of the interval.
     :param join_ms: part of the interval in which the member had no partitions.
     """
     fetch_ms = elapsed_ms - join_ms

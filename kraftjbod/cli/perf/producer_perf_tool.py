@@ -80,7 +80,7 @@ def _letters(chance: random.Random, size: int) -> bytes:
 
 
 def read_payloads(path: str, delimiter: str) -> list[bytes]:
-    """Return the payloads in a file, which ``delimiter`` separates.
+    """Return the payloads in a UTF-8 file, which ``delimiter`` separates.
 
     :raises ConfigError: the file cannot be read, or is empty.
     """

@@ -58,7 +58,8 @@ class QuorumFlags:
         The metadata log or the configuration names the voters then.
 
         :param own: this controller's endpoint.
-        :raises StartupError: the flags are malformed.
+        :param directory_id: id of this controller's metadata directory, for ``--standalone``.
+        :raises StartupError: the flags are malformed, or ``--standalone`` lacks ``own``.
         """
         if self.standalone:
             if own is None:

@@ -57,7 +57,7 @@ _NO_DIRECTORY: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class QuorumCommandError(KraftJbodError):
-    """The command is malformed."""
+    """The command is malformed or cannot be performed; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,10 @@ class Quorum:
     timeout_ms: int
 
     async def change(self, voter: VoterToChange, *, unregisters: bool = False) -> None:
-        """Add the voter if it has endpoints, else remove it.
+        """Add the voter if it has endpoints, else remove it. The request is not repeated.
 
         :param unregisters: whether to unregister the removed controller.
+        :raises OperatingError: the request is refused, or its response was lost.
         """
         if self.controllers is not None:
             await change_by_controllers(

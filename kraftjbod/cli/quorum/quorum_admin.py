@@ -25,7 +25,7 @@ _TOPIC: Final = "__cluster_metadata"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumReplica:
-    """One replica of the metadata log; unknown values are -1 or None."""
+    """One replica of the metadata log. Times are wall-clock ms; unknown values are -1 or None."""
 
     node_id: int
     directory_id: str | None
@@ -194,6 +194,7 @@ async def change_by_controllers(
     :param addresses: ``host:port,...`` of controllers; the active one is found through them.
     :param report: called with lines about the progress.
     :param unregisters: whether to unregister the removed controller.
+    :raises WrongPortError: a broker listens at an address.
     :raises OperatingError: the request is refused, or no controller is active.
     """
     from kraftjbod.cli.clients.controller_admin import unregister_controller

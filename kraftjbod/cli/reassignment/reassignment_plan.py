@@ -64,7 +64,10 @@ class ReassignmentPlan:
         return sorted({broker for brokers in self.replicas.values() for broker in brokers})
 
     def dirs_of(self, partition: TopicPartition) -> list[str]:
-        """Return the directories of a partition's replicas, in the order of its brokers."""
+        """Return the directories of a partition's replicas, in the order of its brokers.
+
+        ``any`` stands for a replica without an entry.
+        """
         topic, index = partition
         return [
             self.log_dirs.get(Replica(broker, topic, index), ANY_DIRECTORY)

@@ -143,7 +143,7 @@ class Speed:
 
     @property
     def bytes_per_second(self) -> float | None:
-        """The rate in bytes per second; None before the second sample."""
+        """The rate in bytes per second; None until two samples at different times were added."""
         (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
         return (last - first) / (last_ms - first_ms) * 1000 if last_ms > first_ms else None
 
@@ -178,7 +178,7 @@ async def follow(
     sample_ms: int = SAMPLE_MS,
     stalled_after_ms: int = STALLED_AFTER_MS,
 ) -> None:
-    """Show the copies that ``sample`` returns, every ``sample_ms``.
+    """Show the copies that ``sample`` returns, every ``sample_ms``, on standard error.
 
     Return after two empty samples in a row.
 
@@ -212,7 +212,7 @@ async def follow(
 
 
 def show_once(under_way: Sequence[Copying]) -> None:
-    """Print one line per copy, without a rate."""
+    """Print a line per copy without a rate, for at most 20 copies, on standard error."""
     _print_lines([(copying, figures(copying, None)) for copying in under_way])
 
 
@@ -246,7 +246,7 @@ def _screen() -> Iterator[Show]:
 
 @contextmanager
 def bars() -> Iterator[Show]:
-    """Context with a function that shows one bar per copy on a terminal."""
+    """Context with a function that shows one bar per copy on a terminal, for at most 20 copies."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
     from rich.table import Column

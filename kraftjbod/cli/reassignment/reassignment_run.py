@@ -96,8 +96,10 @@ async def generate(
     is_rack_aware: bool,
     random_below: Callable[[int], int],
 ) -> None:
-    """Print the current replicas of ``topics``, and a proposal that spreads them over
-    ``brokers``."""
+    """Print the current replicas of ``topics``, and a proposal that spreads them over ``brokers``.
+
+    :raises ReassignmentError: a topic or broker does not exist, or the brokers do not suffice.
+    """
     metadata = await client.retry(partial(client.refresh_metadata, topics))
     _require_brokers(brokers, metadata)
     current: dict[TopicPartition, tuple[int, ...]] = {}
@@ -131,7 +133,10 @@ async def execute(
 ) -> None:
     """Start all moves of ``plan``: between brokers first, then between directories.
 
-    :raises RefusedError: the cluster refuses the moves, or others are running.
+    Moves that have started continue after an error.
+
+    :raises RefusedError: the cluster refuses the moves, others are running, or a move between
+        directories did not start within ``options.timeout_ms``.
     :raises ReassignmentError: the plan is impossible.
     """
     ongoing = await _ongoing(client)
@@ -177,9 +182,12 @@ async def execute(
 async def verify(
     client: ClusterClient, answer: Answer, plan: ReassignmentPlan, *, preserve_throttles: bool
 ) -> None:
-    """Print the progress of each move of ``plan``, and remove the throttles once all are done.
+    """Print the progress of each move of ``plan``.
 
-    :param preserve_throttles: whether to keep the throttles.
+    The throttles are removed if no reassignment runs in the whole cluster and no move of ``plan``
+    between directories is in progress.
+
+    :param preserve_throttles: whether to keep the throttles in any case.
     """
     ongoing = await _ongoing(client)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
@@ -203,6 +211,8 @@ async def cancel(
     """Cancel the moves of ``plan`` that are in progress, and remove the throttles.
 
     :param preserve_throttles: whether to keep the throttles.
+    :param timeout_ms: time limit for brokers to end moves between directories.
+    :raises RefusedError: the cluster refuses, or the time limit is exceeded.
     """
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
     active = sorted(plan.replicas.keys() & await _ongoing(client))

@@ -32,7 +32,8 @@ Ongoing = Mapping[TopicPartition, OngoingReassignment]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
     """Current and future directory of a replica on its broker; None if it has none. Sizes are in
-    bytes."""
+    bytes, 0 without the directory.
+    """
 
     current_dir: str | None = None
     future_dir: str | None = None
@@ -83,7 +84,10 @@ class MoveState:
 
     @property
     def is_done(self) -> bool:
-        """Whether the move is over, successfully or not."""
+        """Whether the broker has the replica and no move of it is in progress.
+
+        The move has succeeded, failed, or not begun.
+        """
         return self.located.current_dir is not None and not self.is_active
 
     def document(self) -> dict[str, Any]:

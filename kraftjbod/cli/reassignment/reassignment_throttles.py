@@ -114,9 +114,11 @@ async def set_throttles(
 ) -> None:
     """Limit moves between brokers to ``rate``, and moves between directories to ``mover_rate``.
 
-    Rates are in bytes per second; None leaves them unchanged.
+    Rates are in bytes per second; None leaves them unchanged. The call waits until all running
+    brokers apply the new rates.
 
     :param movers: brokers whose moves between directories are limited.
+    :raises OperatingError: REQUEST_TIMED_OUT: a running broker does not apply its rates.
     """
     if rate is not None or mover_rate is not None:
         answer.say(_MUST_VERIFY)

@@ -422,8 +422,10 @@ class Answer:
         echo_json(self._document)
 
     def say(self, line: str | None, **facts: Any) -> None:
-        """Print ``line``, or add ``facts`` to the document. A list is appended to an earlier
-        one."""
+        """Print ``line`` unless it is None; with ``--json`` add ``facts`` to the document instead.
+
+        A list is appended to an earlier one.
+        """
         if not self._as_json:
             if line is not None:
                 self._report(line)
@@ -488,7 +490,7 @@ def report(text: str) -> None:
 
 
 def exit_on_closed_output() -> NoReturn:
-    """Exit because the reader of standard output has closed it."""
+    """Exit with code 1 because the reader of standard output has closed it."""
     # Otherwise Python's flush at the exit would fail too.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(_EXIT_FAILED)
