@@ -50,13 +50,11 @@ finally:
 
 
 class Freeze:
-    """A disk that hangs until :meth:`thaw`, or crawls.
+    """A disk that hangs until :meth:`thaw`, or crawls. Only root can freeze, and only ext4 and xfs.
 
     :param at_most_s: thaw it after this time in any case.
-    :param at_a_time_s: let it crawl: freeze it for this time, thaw it for a moment, and so on. 0:
-        it hangs.
-    Only ext4 and xfs can be frozen, and only by root.
-
+    :param at_a_time_s: let it crawl: freeze it for this time, thaw it for 2 ms, and so on. 0: it
+        hangs.
     :raises DiskKitError: the kernel refused.
     """
 

@@ -248,7 +248,10 @@ class LocalCluster:
         return tuple(self.processes.controllers.values())
 
     def active_controller(self, *, timeout_s: float = WAIT_S) -> DaemonProcess:
-        """Wait until a controller is active, and return it."""
+        """Wait until a controller is active, and return it.
+
+        :raises ClusterTimeoutError: no controller is active after ``timeout_s``.
+        """
         active: list[DaemonProcess] = []
 
         def ask() -> bool:
@@ -280,6 +283,8 @@ class LocalCluster:
 
         :param replication_factor: by default 3, or the number of brokers if that is less.
         :raises OperatingError: the cluster refused the request.
+        :raises ClusterTimeoutError: the topic exists, but a replica is not in sync or on a disk
+            after 60 s.
         """
         factor = replication_factor or min(3, len(self._brokers))
         texts = _texts(config, "config")
@@ -312,9 +317,12 @@ class LocalCluster:
     def wait(
         self, what: str, condition: Callable[[], object], *, timeout_s: float = WAIT_S
     ) -> None:
-        """Poll until ``condition`` is true. An OperatingError of the cluster counts as false.
+        """Poll until ``condition`` is true. If it raises a :class:`KraftJbodError`, it counts as
+        false.
 
-        :raises ClusterTimeoutError: the message names ``what`` and the states of the daemons.
+        :param what: what the call waits for, for the error.
+        :raises ClusterTimeoutError: it is not true after ``timeout_s``; the message names ``what``,
+            the last error, and the states of the daemons.
         """
         deadline = time.monotonic() + timeout_s
         trouble = "it never was so"
@@ -514,7 +522,8 @@ class BrokerDir:
     def fail(self, fault: DiskFault | str) -> None:
         """Inject a fault into the disk. Returns before the broker notices it.
 
-        :raises DiskKitError: this kind of disk does not support the fault.
+        :raises DiskKitError: this kind of disk does not support the fault, or the disk has one
+            already.
         """
         self.disk.fail(fault)
 
@@ -526,9 +535,9 @@ class BrokerDir:
         self.disk.heal()
 
     def reattach(self) -> None:
-        """Let the running broker take the directory online again.
+        """Let the running broker take the directory online again, and wait until it has.
 
-        :raises OperatingError: the broker refused.
+        :raises OperatingError: the broker refused, does not run, or did not finish within 60 s.
         """
         self._order("reattach")
 

@@ -124,10 +124,10 @@ class LogDisk(ABC):
         self.fault = fault
 
     def heal(self) -> None:
-        """Remove the fault. Does nothing on a healthy disk.
+        """Remove the fault. Does nothing on a healthy disk. A wiped disk stays empty.
 
-        :raises DiskKitError: a broker still has files of the disk open, which prevents the repair.
-            It closes them when the directory is offline.
+        :raises DiskKitError: a broker still has files of the disk open after 20 s, which prevents
+            the repair. It closes them when the directory is offline.
         """
         if self._undo is not None:
             self._undo()
@@ -135,7 +135,9 @@ class LogDisk(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Remove the disk and its content."""
+        """Unmount the disk. The content of ext4, xfs and tmpfs is lost; directories below ``home``
+        stay.
+        """
 
     def _begin(self, fault: DiskFault) -> Callable[[], None]:
         """Inject the fault; return the function that removes it."""

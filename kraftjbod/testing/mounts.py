@@ -71,7 +71,9 @@ class Disk:
     def shut_down(self, *, keeps_names: bool = False) -> None:
         """Shut the file system down: EIO from reads, writes, fsync and open. Unsynced data is lost.
 
-        ``keeps_names`` writes the journal first. Only ext4 and xfs support that.
+        Only ext4 and xfs can be shut down.
+
+        :param keeps_names: write the journal first, so that changes of names survive.
         """
         how = _SHUTDOWN_WITH_LOG_FLUSH if keeps_names else _SHUTDOWN_WITHOUT_LOG_FLUSH
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -118,7 +120,10 @@ class Disk:
         _run("umount", self.path)
 
     def repair(self) -> None:
-        """Check and repair the unmounted file system."""
+        """Check and repair the file system, which must be unmounted and stays so.
+
+        :raises DiskKitError: the repair failed.
+        """
         if self.kind == "ext4":
             _run("e2fsck", "-p", "-f", self.image, may_be=(0, 1))
         else:
@@ -134,7 +139,7 @@ class Disk:
         _make_filesystem(self.kind, self.image)
 
     def replace(self) -> None:
-        """Replace this disk by an empty one; open files stay open on the old disk."""
+        """Mount a new, empty file system at the path; open files stay open on the old one."""
         size_bytes = self.size_bytes
         self.detach()
         if self.kind != "tmpfs":
@@ -160,7 +165,11 @@ class Disk:
         os.chmod(self.path, 0o777)  # noqa: S103 - like /tmp
 
     def mount(self, *, at: str | None = None, options: str = "loop") -> None:
-        """Mount the file system again, at its path or ``at`` another one."""
+        """Mount the file system again, which must not be a tmpfs.
+
+        :param at: mount point; by default its path.
+        :param options: value of ``-o`` of mount(8).
+        """
         _run("mount", "-t", self.kind, "-o", options, self.image, at or self.path)
 
     @property
@@ -328,6 +337,8 @@ def reap(*, also_own: bool = False) -> list[str]:
     """Undo the mounts of dead processes; return the removed or unmounted directories.
 
     A lock serialises concurrent test runs, which would find the same remains.
+
+    :param also_own: also undo the mounts of this process, at its end.
     """
     reaped = []
     parent = tempfile.gettempdir()

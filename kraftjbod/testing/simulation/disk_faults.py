@@ -138,7 +138,7 @@ class DiskFaults:
         self._hangs_at_swap = True
 
     def heal(self, *only: DiskFault) -> None:
-        """End all faults but a loss of the disk, or those in ``only``.
+        """End the faults in ``only``, by default all. A wiped disk stays empty.
 
         Hanging operations continue, and an unmounted disk is mounted again.
         """
@@ -180,7 +180,10 @@ class DiskFaults:
         self._clutter.clear()
 
     def power_cut(self) -> None:
-        """Apply a power cut to an unmounted disk too: unsynced data may be lost."""
+        """Apply a power cut to the content that is hidden while the disk is unmounted.
+
+        Unsynced data may be lost. :meth:`SimulatedDisk.power_cut` does the same to mounted content.
+        """
         if self._away is not None:
             self._away = self._away.crash_clone(self._disk.rng.getrandbits(32))
 
@@ -221,7 +224,11 @@ class DiskFaults:
                 self._clutter.append(name)
 
     def strike_dirty(self, file: MemFile, path: str, *, is_sync: bool = False) -> None:
-        """Let one writeback of the pages of ``file`` fail, at a write or a sync."""
+        """Let a writeback of dirty pages of ``file`` fail, if the injected fault is due at this
+        operation.
+
+        :param is_sync: whether the operation is a sync, or else a write.
+        """
         if not self._syncs_left or is_sync is not self._fails_in_sync:
             return
         if not path.endswith(self._syncs_of) or not file.is_dirty:

@@ -186,7 +186,7 @@ class MemFile:
         self.writeback_errors = self.reported_errors
 
     def rot(self, position: int, *, is_cached: bool = False) -> None:
-        """Flip one bit on the disk, unnoticed.
+        """Flip one bit of the byte at ``position`` on the disk, unnoticed.
 
         With ``is_cached`` a page in memory keeps the right bit until it is evicted.
         """

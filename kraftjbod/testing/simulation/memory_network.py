@@ -102,7 +102,7 @@ class MemoryNetwork:
                 link.release()
 
     def delay(self, a: str, b: str, ms: float) -> Callable[[], None]:
-        """Let each direction take ``ms``, or up to half as long more.
+        """Delay each piece in both directions by a random time from ``ms`` to 1.5 times ``ms``.
 
         :return: a function that removes the delay.
         """

@@ -84,7 +84,10 @@ class Link:
         return lambda: self._delays_us.remove(delay_us)
 
     def carry(self, arrive: Arrival, size: int = 0) -> None:
-        """Call ``arrive`` on the network's loop after the time that ``size`` bytes take."""
+        """Call ``arrive`` on the network's loop after the time that ``size`` bytes take.
+
+        If no packet can arrive then, it is called after the link is whole and the target has power.
+        """
         low, high = self._delays_us[-1]  # Drawn in the cheapest way: this is done for every piece.
         took_us = low + int(self._rng.random() * (high - low) + size / self.bytes_per_us)
         self._loop.call_after_us(took_us, self._arrive, arrive)

@@ -353,7 +353,7 @@ class SimulatedCluster:
     # --- time ------------------------------------------------------------------------------------
 
     def start(self, *, timeout_ms: int = 60_000) -> None:
-        """Start all daemons, and wait until all brokers serve.
+        """Start all voters and brokers, but no observers, and wait until all brokers serve.
 
         :raises SimulationTimeoutError: a broker does not serve after ``timeout_ms`` of simulated
             time.
@@ -373,7 +373,10 @@ class SimulatedCluster:
         self._run_to(self.world.now_us + ms * 1000)
 
     def run_until(self, task: asyncio.Task[T], *, timeout_ms: int = 120_000) -> T:
-        """Let virtual time pass until ``task`` is done; return its result or raise its error."""
+        """Let virtual time pass until ``task`` is done; return its result or raise its error.
+
+        :raises SimulationTimeoutError: it is not done after ``timeout_ms``; the task continues.
+        """
         self._run_to(self.world.now_us + timeout_ms * 1000, task)
         if not task.done():
             raise SimulationTimeoutError(f"{task!r} is not done after {timeout_ms} ms")

@@ -222,7 +222,9 @@ class SimulatedHost:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of the last process that ended normally; None if it was killed."""
+        """Exit code of the newest ended process; None without one, or if it was killed or raised an
+        error.
+        """
         return self.past[-1].exit_code if self.past else None
 
     def add_disk(self, path: str, number: int) -> SimulatedDisk:
@@ -231,8 +233,12 @@ class SimulatedHost:
         return disk
 
     def at_operation(self, number: int, strike: Callable[[], None]) -> None:
-        """Call ``strike``, :meth:`kill` or :meth:`power_cut`, instead of the ``number``-th file
-        operation from now on any disk. A later call replaces this one."""
+        """Call ``strike`` in place of a coming file operation. A later call replaces this one.
+
+        :param number: 1 for the next operation on any disk of the host, 2 for the second, and so
+            on.
+        :param strike: :meth:`kill` or :meth:`power_cut`; the operation then has no effect.
+        """
         assert number > 0, number
         self._operations_left, self._strike = number, strike
 
@@ -302,7 +308,7 @@ class SimulatedHost:
 
         Disk operations in flight take effect. The process sees their results once it continues.
 
-        :return: SIGCONT, for that process only.
+        :return: a function that continues this process as by SIGCONT.
         """
         self._say("pause")
         if self.process is None:
