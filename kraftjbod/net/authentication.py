@@ -122,7 +122,8 @@ class Authentication:
         return self._state is _State.OPEN
 
     def intercept(self, request: PendingRequest) -> Awaitable[Any] | None:
-        """Answer a request that belongs to the login. Return None if it is to be handled.
+        """Return the answer to a request that belongs to the login; None if the caller must handle
+        it.
 
         :raises RemoteProtocolError: the request may not come now.
         :raises UnansweredError: the session expired.
@@ -150,7 +151,9 @@ class Authentication:
                 )
 
     def versions_answered(self) -> None:
-        """Note that an ApiVersions request got the versions; before a login only one may."""
+        """Record that an ApiVersions request was answered. Before the login a second one is
+        refused.
+        """
         if self._state is _State.VERSIONS:
             self._state = _State.HANDSHAKE
 

@@ -414,8 +414,8 @@ async def is_refused(host: str, port: int, *, timeout_ms: int = 500) -> bool:
 async def addresses_of(host: str, *, timeout_ms: int) -> tuple[str, ...] | None:
     """Resolve a host name, in a thread of the event loop's executor.
 
-    :returns: its addresses; empty for an unknown host, None if the name service does not answer in
-        time.
+    :returns: its addresses; empty for an unknown host, None if the name service fails or does not
+        answer in time.
     """
     loop = asyncio.get_running_loop()
     try:

@@ -70,6 +70,8 @@ class ConnectionQuotas:
     ) -> bool:
         """Assign a slot or make ``connection`` pending; return False if neither is possible.
 
+        If too many connections are pending, the oldest of them is aborted.
+
         :param now_s: event loop time.
         :param are_descriptors_short: give no client slot, because disks need the remaining
             descriptors.

@@ -99,12 +99,12 @@ def check_records(
 def find_records(
     body: bytes, begin: i64, limit: i64
 ) -> list[tuple[int, int, int, int, int, int, bytes | None, bool]]:
-    """Return up to ``limit`` (at least one) records from position ``begin``, without their headers.
+    """Return the next ``limit`` records from position ``begin`` on, without their headers.
 
     Per record: begin and end, begin and end of its timestamp delta, timestamp delta, offset delta,
     key, and whether it has a value. Offset deltas may have gaps, as after compaction.
 
-    :raises CorruptRecordError: as :func:`check_records` does.
+    :raises CorruptRecordError: as :func:`check_records` does, and if fewer records are left.
     """
     found: list[tuple[int, int, int, int, int, int, bytes | None, bool]] = []
     at: i64 = begin

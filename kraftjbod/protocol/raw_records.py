@@ -55,7 +55,7 @@ def raw_records(
 ) -> Iterator[RawRecord]:
     """Yield the ``count`` records of a decompressed ``body``, a limited number in memory.
 
-    Offset deltas must increase, up to ``last_offset_delta``.
+    Offset deltas must increase, and may not exceed ``last_offset_delta``.
 
     :raises CorruptRecordError: the records contradict their lengths, ``count`` or the offset
         deltas.

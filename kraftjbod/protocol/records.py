@@ -161,7 +161,8 @@ def read_records(buf: Buffer, position: int = 0) -> Iterator[Record]:
 
     :raises CorruptRecordError: the records contradict their lengths, their number or the
         compression.
-    :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE.
+    :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE; MESSAGE_TOO_LARGE: the decompressed
+        records exceed :data:`MAX_OPENED_BYTES`.
     """
     header = read_header(buf, position)
     body = open_body(buf, position, header)

@@ -259,7 +259,7 @@ class _ElementCount:
 
 
 def may_be_answered_at_length(frame: bytes | memoryview) -> bool:
-    """Return whether the response to a request may have megabytes.
+    """Return whether the response to a request may be megabytes long.
 
     :param frame: the request, or its first 48 bytes.
     """

@@ -96,7 +96,7 @@ class IncrementalAlterConfigsRequestRpc(RpcRequest):
 
 
 class DescribedResource(RpcBody):
-    """The dynamic values of one topic or broker; an empty ``name`` means all brokers."""
+    """The dynamic values of one topic, broker or group. An empty ``name`` means all brokers."""
 
     name: str
     values: dict[str, str]
@@ -107,7 +107,9 @@ class DescribeDynamicConfigsResponse(RpcResponse):
 
 
 class DescribeDynamicConfigsRequest(RpcRequest):
-    """Request the committed values of the topics (type 2) or brokers (type 4) that have any."""
+    """Request the committed values of the topics (type 2), brokers (4) or groups (32) that have
+    any.
+    """
 
     api = "DescribeDynamicConfigs"
     Response = DescribeDynamicConfigsResponse

@@ -434,10 +434,10 @@ class AllocateProducerIdsRequest(RpcRequest):
 
 
 class NewTopic(RpcBody):
-    """A topic to create.
+    """A topic to create. -1 stands for the cluster's default.
 
-    ``num_partitions`` and ``replication_factor`` are -1 if ``assignments`` is given.
-    ``assignments`` is a list of replicas per partition, the preferred leader first.
+    ``assignments`` has the replicas by partition, the preferred leader first. If it is given,
+    ``num_partitions`` and ``replication_factor`` are -1.
     """
 
     name: str

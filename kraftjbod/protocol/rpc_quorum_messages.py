@@ -314,8 +314,8 @@ class DescribeQuorumResponseRpc(RpcResponse):
 class DescribeQuorumRequestRpc(RpcRequest):
     """Request the state of the quorum from its leader, or with ``of_any`` from any controller.
 
-    A controller that is not the leader reports only what it knows: the leader, the voters, the
-    observers and the high watermark.
+    A controller that is not the leader reports only the leader, the voters and the high watermark
+    that it knows, and no observers.
     """
 
     api = "DescribeQuorum"

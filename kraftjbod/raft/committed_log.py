@@ -153,6 +153,7 @@ class CommittedLog:
     ) -> bool:
         """Pass newly committed entries to the listener, unless it is being reloaded.
 
+        :param committed_offset: the last entry to pass; it and all before it must be in the cache.
         :param given: called with the offset of each entry after the listener applied it.
         :returns: whether there was such an entry.
         """
@@ -167,8 +168,10 @@ class CommittedLog:
         return True
 
     def reload(self, listener: RaftListener) -> None:
-        """Pass all entries up to :attr:`offset` to the listener again, from the newest snapshot
-        on.
+        """Start to pass all entries up to and including :attr:`offset` to the listener again.
+
+        The entries come from the newest snapshot and the log after it. ``reloaded`` of the
+        constructor is called at the end.
         """
         if self._reloading is not None:
             self._reloading.cancel()
@@ -257,14 +260,16 @@ class CommittedLog:
     async def read(
         self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
     ) -> Sequence[Entry]:
-        """Return committed entries from ``from_offset`` on: at least one, and about ``max_bytes``.
+        """Return committed entries from ``from_offset`` on: at least one, and about ``max_bytes``
+        at most.
 
         The result is empty if ``from_offset`` is not committed, or if the log starts later. In the
         second case :meth:`newest_snapshot` contains the entry.
 
         :param max_entries: needed because the number of small entries decides how long a reader is
             busy.
-        :raises KafkaStorageError: the metadata directory fails.
+        :raises LogDirImpairedError: the disk does not answer.
+        :raises KafkaStorageError: the metadata directory fails, or the entries are damaged.
         """
         if from_offset > self.offset:
             return ()

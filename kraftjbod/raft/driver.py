@@ -440,6 +440,7 @@ class RaftDriver:
 
         :raises NotControllerError: this node does not lead.
         :raises RequestTimedOutError: not possible now; the message has the reason.
+        :raises OverloadedError: too many proposals are in flight.
         :raises LogDirImpairedError: the disk is full.
         """
         self._require_open([voters.encode()], grows=False)
@@ -476,9 +477,10 @@ class RaftDriver:
         return self.committed.offset
 
     async def wait_for(self, offset: int, timeout_ms: int) -> None:
-        """Wait until ``offset`` is committed, at most ``timeout_ms``.
+        """Wait until the listener has applied the entry at ``offset``, at most ``timeout_ms``.
 
-        Returns earlier if this node loses the leadership or stops.
+        Returns earlier if this node loses the leadership or stops. The caller compares
+        :attr:`committed_offset`.
         """
         await self._waits.wait_for(offset, timeout_ms)
 

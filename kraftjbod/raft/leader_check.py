@@ -20,8 +20,8 @@ _POLL_S: Final = 0.01
 async def is_followed(core: RaftCore) -> bool:
     """Return whether a majority of the voters answers messages that this leader sends from now on.
 
-    The check takes two or three ticks if the voters answer. If the voters were silent before, or
-    this replica does not lead, the result is False at once.
+    The check takes two or three ticks if the voters answer, and at most seven. If the voters were
+    silent before, or this replica does not lead, the result is False at once.
     """
     leadership = core.leadership
     if leadership is None or not leadership.has_majority(within_ticks=_TICKS):

@@ -23,7 +23,10 @@ SCHEMA: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Sender and time of a sample. ``incarnation`` is a new random id per broker process."""
+    """Sender and time of a sample. ``incarnation`` is a new random id per broker process.
+
+    Times of all samples (``time_ms``, ``since_ms``, ``committed_ms``) are wall-clock ms.
+    """
 
     cluster_id: str
     broker_id: int

@@ -72,6 +72,7 @@ class KnownVoters:
         known.
 
         :raises OperatingError: INVALID_VOTER_KEY; the message says what to do.
+        :raises KafkaStorageError: the new id cannot be stored; LogDirImpairedError if only for now.
         """
         async with self._writing:
             known = self._known.get(node)

@@ -87,7 +87,7 @@ class LogSpace:
     def note_no_space(self) -> None:
         """Record that a write found no space.
 
-        The present sample does not count any more once space is freed.
+        While the directory stays SATURATED, the free space counts as unknown until its next check.
         """
         self._sample()
         self._space_when_full = self._space

@@ -160,8 +160,8 @@ class RaftLogStore:
     def open(self, may_give_up: Callable[[StoredLog], bool] | None = None) -> StoredLog:
         """Read and check all files, and return their content.
 
-        :param may_give_up: returns whether a damaged end of the log may be dropped, given the
-            intact rest; None to keep every damaged end.
+        :param may_give_up: returns whether a damaged end of the log may be set aside, given the
+            intact rest. None: any damaged end is an error.
         :raises InconsistentStorageError: data that had been durable cannot be read; the message
             names the file.
         """
@@ -445,9 +445,10 @@ class RaftLogStore:
     def read(
         self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
     ) -> list[Entry]:
-        """Return entries of one segment from ``from_offset`` on that begin within ``max_bytes``.
+        """Return entries of one segment from ``from_offset`` on, at least one.
 
-        The result is empty if the log does not contain ``from_offset``.
+        They begin within ``max_bytes`` after the first one. The result is empty if the log does not
+        contain ``from_offset``.
 
         :raises CorruptRecordError: an entry does not match its CRC.
         """

@@ -17,9 +17,11 @@ from kraftjbod.raft.machine.voter_set import VoterSet
 def append_lone_voter_set(
     store: RaftLogStore, stored: StoredLog, voters: VoterSet, alone: VoterSet, wall_ms: int
 ) -> StoredLog:
-    """Append an entry of a new term that names ``alone``, unless ``alone`` is the set in force.
+    """Make ``alone`` the voters of the log: append an entry of a new term that names them.
 
-    After a crash in between, the next call completes the work.
+    No entry is appended if ``alone`` is in force already, or in a static quorum, whose log names no
+    voters; then the replica only stops being mute. After a crash in between, the next call
+    completes the work.
 
     :param voters: in force at the end of ``stored``; for a static quorum the configured ones.
     :returns: the content of the log after the change.

@@ -208,7 +208,10 @@ class RaftCore(Following):
             self.stand_soon()
 
     def ask_for_log(self, of: Iterable[ReplicaKey]) -> None:
-        """Request the log from replicas that the own log, which may be empty, does not name."""
+        """Request the log from replicas that the own log, which may be empty, does not name.
+
+        No effect if a leader is known.
+        """
         if self.leader is None:
             self._messages += [
                 Observe(sender=self.key, to=key, term=self.term) for key in of if key != self.key
