@@ -37,7 +37,9 @@ Answer = Mapping[str, Any]
 
 
 class JobFailedError(OperatingError):
-    """A job or tool had an exit code other than 0; the message has the end of its output."""
+    """A job or tool failed or took too long; the message has the end of its output, if there is
+    one.
+    """
 
 
 class JobSession:

@@ -70,7 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def run(run_dir: Path, reporter: Reporter, *, with_pipeline: bool) -> int:
-    """Run the tour from empty disks to a repaired cluster and the Spark jobs; return exit code."""
+    """Run the tour from empty disks to a repaired cluster and the Spark jobs; return the exit code.
+
+    A cluster of an earlier run in ``run_dir`` is stopped, and its data removed.
+    """
     await _clear(run_dir, reporter)
     dealing = asyncio.create_task(asyncio.to_thread(deal_standard_library, PARTITIONS))
     cluster = await _start_new(run_dir, reporter)

@@ -31,6 +31,7 @@ async def make_uneven_topic(
     ``size_bytes`` is the size of the values of one replica of the whole topic.
 
     :raises OperatingError: the cluster refused a request, or did not answer in a minute.
+    :raises StartupError: the replicas are not in sync after a minute.
     """
     await _ask_for_first_disks(client, cluster)
     await create_topic(

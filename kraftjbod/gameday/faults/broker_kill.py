@@ -47,7 +47,8 @@ class BrokerKill:
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
         """Return the time (monotonic, in seconds) when the cluster's metadata lacked the broker;
-        None at a timeout."""
+        None if it did not within 60 s.
+        """
         return await wait_broker_missing(client, self._broker_id)
 
     async def heal(self, client: ClusterClient) -> None:
@@ -65,7 +66,9 @@ class BrokerKill:
 
 
 class BrokerPause:
-    """SIGSTOP: connections stay open, and the broker answers none of them."""
+    """SIGSTOP for the broker that leads most partitions of the topic: its connections stay open,
+    and it answers none of them.
+    """
 
     def __init__(self) -> None:
         self._broker_id = -1

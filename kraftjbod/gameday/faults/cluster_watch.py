@@ -92,7 +92,8 @@ def is_in_sync(metadata: ClusterMetadata, topic: str) -> bool:
 async def wait_in_sync(client: ClusterClient, topic: str, *, timeout_s: float) -> None:
     """Wait until all replicas of ``topic`` are in sync.
 
-    :raises StartupError: a replica is not in sync after ``timeout_s``.
+    :raises StartupError: a replica is not in sync after ``timeout_s`` seconds.
+    :raises OperatingError: likewise, and a request for the metadata failed meanwhile.
     """
     if await seen(client, topic, lambda now: is_in_sync(now, topic), timeout_s) is None:
         raise StartupError(f"{topic} is not in sync again after {timeout_s:.0f} s")
@@ -104,9 +105,10 @@ async def seen(
     wanted: Callable[[ClusterMetadata], bool],
     timeout_s: float,
 ) -> float | None:
-    """Return the time (monotonic) when the metadata first met ``wanted``; ``None`` at a timeout.
+    """Return the time (monotonic, in seconds) when the metadata of ``topic`` first met ``wanted``.
 
-    :raises OperatingError: the last request failed when the time was over.
+    :returns: None if it did not within ``timeout_s`` seconds.
+    :raises OperatingError: it did not, and a request for the metadata failed meanwhile.
     """
     deadline = time.monotonic() + timeout_s
     last_error: OperatingError | None = None

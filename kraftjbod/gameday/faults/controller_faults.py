@@ -57,8 +57,9 @@ class ControllerKill:
         self._break(self._aimed)
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Return the time (monotonic, in seconds) when another controller became active; None after
-        ``_NOTICED_S`` seconds."""
+        """Return the time (monotonic, in seconds) when another controller became active; None if
+        none did within 60 s.
+        """
         assert self._cluster is not None
         others = [one for one in self._cluster.controllers.values() if one is not self._active]
         deadline = time.monotonic() + _NOTICED_S
@@ -95,7 +96,7 @@ class ControllerKill:
 
 
 class ControllerPause(ControllerKill):
-    """SIGSTOP: connections stay open, and the controller answers none of them."""
+    """SIGSTOP for the active controller: its connections stay open, and it answers none of them."""
 
     how = "SIGSTOP"
 

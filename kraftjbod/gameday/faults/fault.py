@@ -10,7 +10,7 @@ from kraftjbod.core.errors import StartupError
 
 
 class CannotPlay(StartupError):
-    """This machine or user cannot play the scenario. Nothing was changed."""
+    """This machine or user cannot play the scenario. What was changed before is undone."""
 
 
 #: Limit for a broker to notice a fault, and for a directory or broker to return.
@@ -40,6 +40,7 @@ class Fault(Protocol):
         """Choose the target, and verify that it is on this machine and may be broken.
 
         :raises CannotPlay: it is not.
+        :raises StartupError: there is no target now, for example no directory is online.
         """
 
     def inject(self) -> None:

@@ -115,9 +115,9 @@ def require_active_controller(cluster: ClusterProcesses) -> DaemonProcess:
 
 
 async def wait_gone(pid: int) -> float:
-    """Wait until the process has ended, and return the time (monotonic).
+    """Wait until the process has ended, and return the time (monotonic, in seconds).
 
-    :raises StartupError: the process did not end in time.
+    :raises StartupError: the process did not end within 30 s.
     """
     deadline = time.monotonic() + _GONE_TIMEOUT_S
     # A zombie has no command line.
@@ -132,7 +132,9 @@ async def wait_gone(pid: int) -> float:
 
 
 async def wait_broker_missing(client: ClusterClient, broker_id: int) -> float | None:
-    """Return the time when the cluster's metadata no longer contained the broker, or None."""
+    """Return the time (monotonic, in seconds) when the cluster's metadata lacked the broker; None
+    if it did not within 60 s.
+    """
     deadline = time.monotonic() + _NOTICED_S
     nodes = [node for node in client.metadata.brokers.values() if node.node_id != broker_id]
     # Not the broker itself: a paused broker lets requests time out.
@@ -152,7 +154,7 @@ async def wait_broker_back(client: ClusterClient, broker_id: int, *, who: str) -
     """Wait until the broker is in the metadata and answers requests.
 
     :param who: the program that restarts the broker, for the message.
-    :raises StartupError: the broker did not return in time; the message has the reason.
+    :raises StartupError: the broker did not return within 120 s; the message has the reason.
     """
     deadline = time.monotonic() + RETURN_TIMEOUT_S
     reason = "it is not in the cluster's metadata"
@@ -174,7 +176,7 @@ async def wait_broker_back(client: ClusterClient, broker_id: int, *, who: str) -
 async def wait_controller_back(controller: DaemonProcess) -> None:
     """Wait until the controller is active or follows the active one.
 
-    :raises StartupError: the controller did not return in time; the message has the reason.
+    :raises StartupError: the controller did not return within 120 s; the message has the reason.
     """
     deadline = time.monotonic() + RETURN_TIMEOUT_S
     while True:

@@ -50,7 +50,10 @@ class RollingRestart:
         self._stop_next()
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Wait until the first daemon has ended."""
+        """Wait until the first daemon has ended, and return that time (monotonic, in seconds).
+
+        :raises StartupError: the daemon did not end within 30 s.
+        """
         assert self._stopping is not None
         return await wait_gone(self._stopping[1])
 

@@ -77,8 +77,9 @@ class SuccessiveFailures:
         await self.undo(client)
 
     async def undo(self, client: ClusterClient) -> None:
-        """Start the killed broker, then restore the disk. After a failed step the remaining steps
-        run too."""
+        """Start the killed controller and the killed broker, then restore the disk. After a failed
+        step the remaining steps run too.
+        """
         failures = []
         for fault in (self._controller, self._broker, self._disk):
             try:

@@ -66,7 +66,10 @@ class Acknowledgements:
         self.error: str | None = None
 
     def longest_gap(self, from_s: float, to_s: float, *, open_until_s: float | None = None) -> Gap:
-        """Return the longest gap that ends after ``from_s`` and begins before ``to_s``.
+        """Return the longest gap that overlaps the time from ``from_s`` to ``to_s`` (monotonic);
+        without a gap, that whole time.
+
+        A gap counts in full, with the parts before ``from_s`` and after ``to_s``.
 
         :param open_until_s: when the producer stopped. The time from the last acknowledgement to it
             is a gap too. By default, gaps lie between two acknowledgements only.
@@ -78,11 +81,15 @@ class Acknowledgements:
         return max(gaps, key=lambda gap: gap.end_s - gap.start_s, default=Gap(from_s, to_s))
 
     def waits_s(self, from_s: float, to_s: float) -> list[float]:
-        """Return the latencies of batches that were acknowledged between the two times."""
+        """Return the latencies, in seconds, of batches that were acknowledged from ``from_s`` to
+        ``to_s`` (monotonic).
+        """
         return [ack.took_s for ack in self.acks if from_s <= ack.at_s <= to_s]
 
     def longest_gap_within(self, from_s: float, to_s: float) -> Gap | None:
-        """Return the longest gap between the two times, or None."""
+        """Return the longest gap between two acknowledgements from ``from_s`` to ``to_s``
+        (monotonic); None if there are fewer than two.
+        """
         instants = [ack.at_s for ack in self.acks if from_s <= ack.at_s <= to_s]
         gaps = (Gap(a, b) for a, b in pairwise(instants))
         return max(gaps, key=lambda gap: gap.end_s - gap.start_s, default=None)

@@ -35,7 +35,9 @@ class Findings:
 
 
 def unread(load: Acknowledgements) -> Findings:
-    """Return the findings of a partition that could not be read."""
+    """Return the findings of a partition that could not be read: no record is found, and none
+    counts as lost or wrong.
+    """
     return Findings(
         partition=load.partition,
         acknowledged=load.acked,

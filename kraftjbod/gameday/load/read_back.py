@@ -32,10 +32,11 @@ async def read_back(
     *,
     starts: Mapping[int, int] | None = None,
 ) -> list[Findings]:
-    """Read ``topic`` to its end and check it; ``advance`` gets the number of records per fetch.
+    """Read ``topic`` up to its present end and check it.
 
-    :param starts: first offset by partition; by default the beginning of the log.
-    :raises RequestTimedOutError: no record arrives for a long time.
+    :param advance: called with the number of records of each partition in a fetch.
+    :param starts: first offset by partition; by default 0.
+    :raises RequestTimedOutError: no record arrives for 30 s.
     """
     checks = {load.partition: PartitionCheck(load) for load in loads}
     ends = await end_offsets(client, topic, checks)

@@ -73,7 +73,10 @@ class TopicLoad:
         self._stop.set()
 
     async def run_load(self, bootstrap_servers: str, topic: str) -> None:
-        """Produce until stopped. A failing producer stores its failure in ``error``."""
+        """Produce until :meth:`stop`, and return when every producer has ended.
+
+        A failing producer ends early and stores its failure in ``error``.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 for load in self.loads:
