@@ -57,8 +57,8 @@ class _Patterns:
 def canonical_host(host: str) -> str:
     """Return one spelling for all spellings of a numeric address.
 
-    Java writes IPv6 addresses without ``::``, and IPv4 addresses that are mapped to IPv6 as IPv4.
-    A text that is no address is returned unchanged. It matches no client.
+    Java writes IPv6 addresses without ``::``, and IPv4 addresses that are mapped to IPv6 as IPv4. A
+    text that is no address, such as ``*``, is returned unchanged.
     """
     try:
         address = ip_address(host.partition("%")[0])
@@ -116,7 +116,9 @@ class AclIndex:
     def grants(
         self, principal: str, host: str, resource_type: AclResourceType, name: str
     ) -> Grants | None:
-        """Return the operations that bindings deny and allow; None if no pattern has the name.
+        """Return the operations that bindings deny and allow to the principal.
+
+        None if no binding of any principal applies to a resource of this type and name.
 
         :param host: numeric address of the client, in any spelling.
         """

@@ -122,8 +122,9 @@ class StandardAuthorizer:
     ) -> Decision:
         """Decide whether the principal may do the operation on at least one resource of a type.
 
-        As in Kafka's ``authorizeByResourceType``: only ALLOW of the operation itself or of ALL
-        counts. A DENY of a pattern takes away each ALLOW of a pattern that it contains.
+        As in Kafka's ``authorizeByResourceType``: yes if :meth:`decide` allows it for a name
+        without own patterns. Otherwise only ALLOW of the operation itself or of ALL counts, and a
+        DENY of a pattern takes away each ALLOW of a pattern that it contains.
         """
         question = (principal, host, operation, resource_type, None)
         decision = self._decided.get(question)

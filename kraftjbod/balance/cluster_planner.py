@@ -143,9 +143,9 @@ Yields source broker, target broker, and the sum of any number of chosen replica
 def cross_in_turns(
     dirs: Sequence[DirSums], goals: Goals, racks: Racks, pick: Pick, step: Step
 ) -> None:
-    """Plan moves between brokers in rounds.
+    """Let ``pick`` choose the replicas that change brokers, in rounds.
 
-    :param pick: chooses the replicas for the tasks of a round.
+    :param pick: chooses the replicas for the tasks of a round, and keeps the choices.
     :param step: called with progress messages.
     """
     # A part of the tolerance for brokers leaves the rest of it for their directories.

@@ -19,9 +19,10 @@ _BISECTIONS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirLoad:
-    """One directory. ``spare_bytes`` may be added before any byte has left it.
+    """One directory: whether it ``takes`` replicas, and ``gives`` its own (they can be read).
 
-    A directory that ``takes`` also ``gives``. A drained one does not take.
+    At most ``spare_bytes`` may be added, however much leaves it. A directory that takes also gives;
+    a drained one does not take.
     """
 
     total_bytes: int
@@ -86,7 +87,9 @@ def level_of(bands: Sequence[Band], amount: float) -> float:
 
 
 def byte_band(load: DirLoad, held_bytes: int, fixed_bytes: int) -> Band:
-    """Return the band of bytes for a directory with ``held_bytes``, ``fixed_bytes`` immovable."""
+    """Return the band for the bytes of a directory that holds ``held_bytes``, of which
+    ``fixed_bytes`` are those of immovable replicas.
+    """
     if not load.gives:
         return Band(0.0, held_bytes, held_bytes)
     if load.is_drained:
@@ -96,7 +99,11 @@ def byte_band(load: DirLoad, held_bytes: int, fixed_bytes: int) -> Band:
 
 
 def rate_band(load: DirLoad, held: float, fixed: float, most: float) -> Band:
-    """Return the band of the write rate. Directories weigh the same regardless of their sizes."""
+    """Return the band for the write rate of a directory. Directories weigh the same at any size.
+
+    :param fixed: the rate of its immovable replicas.
+    :param most: the high end for a directory that takes replicas.
+    """
     if not load.gives:
         return Band(0.0, held, held)
     if load.is_drained:

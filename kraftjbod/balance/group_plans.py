@@ -106,8 +106,8 @@ def is_candidate(
 ) -> bool:
     """Return whether a replica may leave its broker in this turn.
 
-    Of each partition, the replica of one broker is a candidate. ``drained`` brokers take
-    precedence.
+    Of each partition, at most one replica is a candidate: one on a ``drained`` broker if there is
+    one, else one on a broker of ``sources``.
     """
     if not one.is_movable or one.broker_id not in sources:
         return False

@@ -98,7 +98,7 @@ class PlanRequest:
 
 
 def empty_dirs(log_dirs: Iterable[LogDir], drains: Collection[Drain] = ()) -> list[DirSums]:
-    """Return each directory with its capabilities, before replicas are added."""
+    """Return each directory with sums of zero, and whether it takes and gives replicas."""
     drained = {(drain.broker_id, drain.path) for drain in drains}
     found = []
     for one in log_dirs:
@@ -187,7 +187,7 @@ class _Held:
 
 
 def filled_dirs(dirs: Iterable[DirSums], placed: Iterable[Placed]) -> list[DirSums]:
-    """Return each directory with its replicas, sorted by broker and path.
+    """Return the directories with the sums of their replicas, sorted by broker and path.
 
     Pending bytes reduce the spare bytes at once. The order makes sums of floats reproducible.
     """

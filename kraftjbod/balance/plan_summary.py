@@ -99,9 +99,10 @@ class MoveCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Fill levels of directories as fractions of their sizes; ``skew`` is fullest over mean.
+    """Fill levels of directories as fractions of their sizes; ``mean`` is all bytes over all sizes.
 
-    ``deviation`` is the standard deviation of the fractions.
+    ``skew`` is ``fullest`` over ``mean``, ``rate_skew`` the highest write rate over the mean of
+    all. ``deviation`` is the standard deviation of the fractions.
     """
 
     fullest: float
@@ -114,7 +115,11 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures(MoveCounts):
-    """Figures of a whole plan. The spreads cover only directories that take replicas."""
+    """Figures of a whole plan. The spreads cover only directories that take replicas.
+
+    No plan that meets the goals moves less than ``least_bytes``. ``missed`` has a line for each
+    directory that stays outside the tolerance.
+    """
 
     least_bytes: int
     before: Spread
@@ -171,7 +176,11 @@ def as_json(plan: PlanFigures) -> dict[str, Any]:
 
 
 def lines(dirs: Sequence[PlannedDir], plan: PlanFigures) -> list[str]:
-    """Return the plan as text: a table of directories, of brokers if that is shorter, or none."""
+    """Return the plan as text: a table, the totals, and the missed goals.
+
+    The table has directories, or brokers if there are more than 40 directories. It is left out if
+    nothing moves, or for more than 40 brokers.
+    """
     brokers = _by_broker(dirs)
     tables = []
     if plan.moves and len(dirs) <= MOST_LINES:

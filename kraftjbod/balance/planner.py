@@ -78,8 +78,8 @@ class ReplicaLoad:
 class DirMove:
     """Move of ``replica`` to directory ``target``.
 
-    The two moves of a swap have the same ``step``. ``score`` is the fill level of the source as a
-    multiple of its share; it never rises within a tier.
+    The two moves of a swap have the same ``step``. ``score`` is the fill level of the source (of a
+    rate move: its write rate) as a multiple of its share; it never rises within a tier.
     """
 
     replica: int

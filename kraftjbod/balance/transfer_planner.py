@@ -58,8 +58,9 @@ class DirSums:
 class BrokerLoad:
     """Sums and shares of one broker.
 
-    ``excess`` is the number of bytes above its share, by directory path. ``weight_bytes`` adds one
-    byte per replica of a drained directory, so that empty replicas count.
+    ``excess`` is the number of bytes above its share, by directory path; negative below.
+    ``weight_bytes`` is what has to leave drained directories: the bytes of movable replicas, and
+    one byte per replica, so that empty replicas count.
     """
 
     broker_id: int
@@ -80,7 +81,7 @@ class BrokerLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """Amount to transfer to one target broker: about ``wanted``, at most ``most_bytes``."""
+    """Amount to transfer to one target broker: about ``wanted``, limited by ``most_bytes``."""
 
     target: int
     wanted: float
@@ -89,7 +90,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Transfers of one source broker. Amounts are in bytes, with ``is_rate`` in bytes per second.
+    """Transfers of one source broker: ``wanted`` is in bytes, with ``is_rate`` in bytes per second.
 
     ``spare_bytes`` may leave the broker before it falls below the tolerance.
     """
@@ -192,7 +193,7 @@ def broker_loads(dirs: Iterable[DirSums]) -> list[BrokerLoad]:
 def after(
     loads: Iterable[BrokerLoad], given: Mapping[int, Sent], taken: Mapping[int, Sent]
 ) -> list[BrokerLoad]:
-    """Return the brokers after moves. Space that leaving replicas free does not count as spare.
+    """Return the brokers after moves. The space of replicas that leave does not count as spare.
 
     :param given: sums of the replicas that leave, by broker.
     :param taken: sums of the replicas that arrive, by broker.

@@ -131,7 +131,7 @@ class BrokerServer:
 
     @property
     def is_open(self) -> bool:
-        """Whether the listeners accept requests of clients, also during a stop."""
+        """Whether the listeners were opened for clients; stays True during and after a stop."""
         return self._is_open
 
     async def start(self) -> None:

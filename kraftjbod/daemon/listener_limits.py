@@ -22,12 +22,12 @@ _MAX_PENDING: Final = 100
 
 
 def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
-    """Return the memory budget that all listeners of the daemon share."""
+    """Create the memory budget for all listeners of the daemon to share."""
     return MemoryBudget(_memory_limits(config))
 
 
 def memory_before_login(config: BrokerConfig) -> MemoryBudget:
-    """Return the memory budget of the connections on which no client has logged in yet."""
+    """Create the memory budget for all connections on which no client has logged in yet."""
     max_bytes = config.sasl_server_max_unauthenticated_bytes
     limits = _memory_limits(config)
     return MemoryBudget(replace(limits, max_request_bytes=max_bytes, max_answer_bytes=max_bytes))

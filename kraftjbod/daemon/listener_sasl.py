@@ -59,10 +59,10 @@ def _credential(
 
 
 def cluster_secret(state: MetadataState, cluster_id: str) -> bytes:
-    """Return bytes that are equal on all brokers, and that no client receives.
+    """Return the id of the metadata log: equal on all brokers, random, and never sent to clients.
 
-    The id of the metadata log is random. A log from before logs had ids has only the id of the
-    cluster, which clients know: they can tell salts of unknown users.
+    If the log is from before logs had ids, return the cluster id. Clients know it, so they can tell
+    the made-up salts of unknown users from real salts.
     """
     log_id = state.metadata_log_id
     return cluster_id.encode() if log_id is None else bytes(log_id)

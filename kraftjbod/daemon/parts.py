@@ -64,7 +64,7 @@ class PartList:
         await self._unless_ended(asyncio.Event().wait())
 
     async def close(self) -> None:
-        """Close the started parts, the last one first.
+        """Close the started parts and the one whose start failed, the last one first.
 
         :raises Exception: the first error of a part. The errors of other parts are its notes.
         """

@@ -116,17 +116,19 @@ class Daemon(Protocol):
     """A controller or a broker, as the runner uses it."""
 
     async def start(self) -> None:
-        """Start, and return when the daemon serves requests.
+        """Start; return when the daemon serves requests, or earlier if it requests an orderly stop.
 
         :raises StartupError: the daemon cannot start; the runner prints the message for the
             operator.
+        :raises KafkaStorageError: a disk that the daemon needs was lost during the start.
         """
         ...
 
     async def wait_failed(self) -> None:
         """Wait while the daemon runs; return when it requests an orderly stop.
 
-        :raises KafkaStorageError: the metadata directory or the last log directory is lost.
+        :raises KafkaStorageError: the metadata directory or the last log directory is lost, or a
+            lost log directory could not be reported to a controller.
         :raises StartupError: the cluster refuses this daemon permanently.
         """
         ...

@@ -262,7 +262,8 @@ class ClusterProcesses:
         return self.brokers[broker_id].files.log_dirs[number - 1]
 
     async def start(self, *, timeout_s: float = 60.0) -> list[str]:
-        """Format new daemons, start the ones that do not run, and wait until all are healthy.
+        """Format new daemons, start the ones that do not run, and wait until every broker is
+        healthy (:meth:`wait_healthy`).
 
         :returns: names of the daemons that were started.
         :raises StartupError: a daemon ended or did not become healthy. Started daemons are killed
@@ -289,7 +290,10 @@ class ClusterProcesses:
         return [daemon.files.name for daemon in missing]
 
     async def stop(self, *, timeout_s: float = 30.0) -> list[str]:
-        """Stop brokers, then controllers, and return the names of daemons that had to be killed."""
+        """Stop brokers, then controllers, and return the names of daemons that had to be killed.
+
+        :param timeout_s: how long each daemon may take, in seconds.
+        """
         brokers = [broker for broker in self.brokers.values() if broker.is_running]
         orderly = await asyncio.gather(*(broker.stop(timeout_s) for broker in brokers))
         killed = [b.files.name for b, ok in zip(brokers, orderly, strict=True) if not ok]
@@ -302,7 +306,7 @@ class ClusterProcesses:
         return killed
 
     def kill(self) -> None:
-        """Send SIGKILL to all running daemons."""
+        """Send SIGKILL to all running daemons, and remove their own hosts, if any."""
         for daemon in self.daemons:
             daemon.kill()
         network_hosts.remove(self.own_hosts)
@@ -324,7 +328,8 @@ class ClusterProcesses:
         """Wait until each of these brokers (by default all that run) serves clients and has the
         other brokers in its metadata.
 
-        :raises StartupError: a daemon ended, or ``timeout_s`` passed.
+        :raises StartupError: one of them, or the only controller, ended; or ``timeout_s`` seconds
+            passed.
         """
         if broker_ids is None:
             broker_ids = [id_ for id_, broker in self.brokers.items() if broker.is_running]
@@ -559,7 +564,7 @@ def _read_daemon(run_dir: Path, entry: Mapping[str, Any], privileges: Privileges
 
 
 def directory_id(path: Path) -> str | None:
-    """Return the id in the directory's ``meta.properties``, or ``None`` if it is unreadable."""
+    """Return the id in the directory's ``meta.properties``, or ``None`` without a readable id."""
     meta = path / "meta.properties"
     try:
         return parse_properties(meta.read_text(encoding="utf-8"), str(meta)).get("directory.id")

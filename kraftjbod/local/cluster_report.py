@@ -42,7 +42,7 @@ def show_cluster(
 
 
 def cluster_document(cluster: ClusterProcesses, states: Sequence[DaemonState]) -> dict[str, Any]:
-    """Return the same data for programs; ``serves`` says whether every daemon serves."""
+    """Return the state of a cluster as a JSON document; ``serves``: whether every daemon serves."""
     return {
         "data": str(cluster.run_dir),
         "clusterId": cluster.cluster_id,

@@ -89,7 +89,10 @@ class DaemonProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of a child that ended, or minus the number of the signal that ended it."""
+        """Exit code of a child that ended, or minus the number of the signal that ended it.
+
+        None while it runs, and for a daemon that this process did not start.
+        """
         return None if self._child is None else self._child.poll()
 
     def start(self) -> None:
@@ -204,7 +207,7 @@ class DaemonProcess:
 
 
 def command_line(pid: int) -> list[str]:
-    """Return the arguments of a process, or an empty list if it ended."""
+    """Return the arguments of a process; ``[]`` if there is none, ``[""]`` for a zombie."""
     try:
         return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
     except OSError:

@@ -28,9 +28,10 @@ _IP_TIMEOUT_S: Final = 30
 
 
 def plan(count: int) -> list[str]:
-    """Return addresses for ``count`` hosts in an unused network. Creates nothing.
+    """Return addresses for ``count`` hosts (at most 200) in an unused network. Creates nothing.
 
-    :raises StartupError: this user or this machine cannot create network namespaces.
+    :raises StartupError: this user or this machine cannot create network namespaces, or all
+        networks are in use.
     """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise StartupError(

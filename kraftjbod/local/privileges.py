@@ -40,7 +40,12 @@ class Privileges:
 
 
 def choose_privileges(run_dir: Path) -> Privileges:
-    """Return the best privileges on this machine for daemons whose files are under ``run_dir``."""
+    """Return the privileges for daemons whose files are under ``run_dir``, such that file modes
+    apply.
+
+    Without root they are those of this process. Root gets those of an unprivileged user, or, if
+    that user cannot read this code, root's without the capabilities that override file modes.
+    """
     if os.geteuid() != 0:
         return Privileges(description=f"as {pwd.getpwuid(os.geteuid()).pw_name}")
     user = _unprivileged_user()

@@ -107,7 +107,7 @@ def require_same_shape(
     dirs: int | None = None,
     controllers: int | None = None,
 ) -> None:
-    """Check that the cluster has that shape, or can grow to it.
+    """Check that the cluster has that shape, or can grow to it. None allows any number.
 
     :raises ConfigError: ``brokers`` is less, or the other numbers differ.
     """

@@ -93,7 +93,7 @@ class FeatureRange(NamedTuple):
 class RegisterBrokerRecord:
     """Registers an incarnation of a broker.
 
-    Its broker epoch is the offset of this record's entry.
+    Its broker epoch is the offset of the entry that first registered the incarnation.
     """
 
     TYPE: ClassVar[int] = 0
@@ -246,7 +246,8 @@ class PartitionChangeRecord:
     Each such record increments the partition epoch. A record with ``leader`` also increments the
     leader epoch, even if the leader stays the same broker.
 
-    If ``replicas`` is given without ``directories``, all directories are MIGRATING.
+    If ``replicas`` is given without ``directories``, the partition's directories must all be
+    MIGRATING, and are so afterwards.
     """
 
     TYPE: ClassVar[int] = 5

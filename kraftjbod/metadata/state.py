@@ -427,7 +427,8 @@ class MetadataState:
     def excerpt(self, records: Iterable[Record]) -> MetadataState:
         """Return a separate state for a trial replay of ``records``.
 
-        The excerpt has only the objects that the records refer to.
+        The excerpt has only the objects that the records refer to. It is a complete copy if one of
+        the records may change any object.
         """
         twin = MetadataState()
         twin.offset, twin.epoch = self.offset, self.epoch

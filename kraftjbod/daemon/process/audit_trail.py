@@ -96,11 +96,14 @@ class AuditTrail:
 
     @property
     def dropped_total(self) -> int:
-        """Number of lines that were dropped since the start."""
+        """Number of lines since the start that were dropped or could not be written."""
         return self._dropped_total
 
     def close(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` seconds until all lines are written; return whether they are."""
+        """Let the thread handle the queued lines and end; return whether it ended in time.
+
+        :param timeout_s: how long to wait, in seconds; twice as long if the queue is full at first.
+        """
         if self._thread is None:
             return True
         try:

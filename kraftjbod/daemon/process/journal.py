@@ -36,7 +36,8 @@ _LENGTH: Final = struct.Struct("<Q")
 
 
 def is_journal(fd: int, environment: Mapping[str, str]) -> bool:
-    """Return whether ``fd`` is a stream to the journal: the device and inode in ``JOURNAL_STREAM``.
+    """Return whether ``fd`` is the stream to the journal, whose device and inode ``JOURNAL_STREAM``
+    names.
 
     :param environment: the environment variables of the process.
     """
@@ -68,7 +69,10 @@ class Journal:
         os.set_blocking(fallback_fd, False)
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Send ``event``, or count it as dropped. Never raises and never waits."""
+        """Send ``event`` to journald, or write it to ``fallback_fd`` while journald does not run.
+
+        An event that neither accepts at once is dropped and counted. Never raises and never waits.
+        """
         if self._dropped:
             fields: dict[str, Any] = {
                 "event": "telemetry_dropped",

@@ -68,7 +68,8 @@ class LineWriter:
         return os.isatty(self._fd)
 
     def close(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` seconds until the queue is empty; return whether it is.
+        """Let the thread handle the queued lines and end; return whether it ended within
+        ``timeout_s`` seconds.
 
         ``fd`` stays open.
         """

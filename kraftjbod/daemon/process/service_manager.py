@@ -94,7 +94,8 @@ class ServiceManager:
             self.notify(**facts)
 
     async def attend(self, status: Callable[[], str]) -> None:
-        """Send each new status and the watchdog beats, until cancelled.
+        """Send each new status and the watchdog beats, until cancelled. Return at once without an
+        address.
 
         :param status: return the current status line; called at least once a second.
         """

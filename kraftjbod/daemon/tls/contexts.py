@@ -53,7 +53,7 @@ class TlsContexts:
 
 
 def load_contexts(config: SslConfig, *, serves: bool, dials: bool) -> TlsContexts:
-    """Create the contexts of a listener. Reads files, so that the event loop does not call it.
+    """Create the contexts of a listener. Reads files, so it must not run in the event loop.
 
     :param serves: whether the node serves the listener.
     :param dials: whether the node connects to this listener of other nodes.
@@ -180,7 +180,9 @@ def _set_ciphers(context: ssl.SSLContext, suites: Collection[str]) -> None:
 
 
 def openssl_name(suite: str) -> str:
-    """Return OpenSSL's name of a cipher suite of TLS 1.2, which may have its IANA name."""
+    """Return OpenSSL's name of a cipher suite of TLS 1.2; ``suite`` is its IANA name or already
+    OpenSSL's.
+    """
     exchange, found, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     if not found:
         return suite

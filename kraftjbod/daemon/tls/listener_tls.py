@@ -83,8 +83,9 @@ class ListenerTls:
 
     @property
     def seconds_until_expiry(self) -> float:
-        """Seconds until the first certificate of the chain expires; negative afterwards, infinite
-        without a certificate."""
+        """Seconds until the first of the chain's certificates to expire does so; negative
+        afterwards, infinite without a certificate.
+        """
         expires = self._loaded.expires
         if expires is None:
             return math.inf
@@ -99,7 +100,10 @@ class ListenerTls:
             await self.renew()
 
     async def renew(self) -> bool:
-        """Load the files if their contents changed; return whether they are in use now."""
+        """Load the files if their contents changed; return whether new contents came into use.
+
+        Contents that cannot be used are logged, and the previous ones stay in use.
+        """
         contents = await _in_thread(self._executor, lambda: _digest(self._config))
         if contents == self._contents:
             return False

@@ -58,12 +58,19 @@ class NodeTls:
             )
 
     def settings_of(self, name: str) -> TlsSettings | None:
-        """Return the TLS settings of the listener ``name``, None for a plaintext one."""
+        """Return the TLS settings of the listener ``name``, None for a plaintext one.
+
+        Call it after :meth:`open_listeners`: before, every listener seems to be a plaintext one.
+        """
         listener = self._listeners.get(name)
         return None if listener is None else listener.settings
 
     def dialer_of(self, name: str) -> Dialer:
-        """Return what opens connections to the listener ``name`` of other nodes."""
+        """Return what opens connections to the listener ``name`` of other nodes, with TLS if it has
+        TLS.
+
+        Call it after :meth:`open_listeners`.
+        """
         listener = self._listeners.get(name)
         return PLAIN if listener is None else Dialer(listener.client_settings)
 

@@ -59,7 +59,7 @@ def has_keystore(config: SslConfig) -> bool:
 def load_keystore(config: SslConfig) -> KeyMaterial:
     """Load key and certificates of a listener.
 
-    :raises ConfigError: there are none, or they cannot be read.
+    :raises ConfigError: there are none, they cannot be read, or the settings exclude each other.
     """
     key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
     path, password = config.ssl_keystore_location, config.ssl_keystore_password
@@ -101,9 +101,10 @@ def load_keystore(config: SslConfig) -> KeyMaterial:
 
 
 def load_truststore(config: SslConfig) -> Sequence[x509.Certificate]:
-    """Load the certificates that sign those of clients; empty if no truststore is configured.
+    """Load the certificates that sign those of the other side, client or node; empty if no
+    truststore is configured.
 
-    :raises ConfigError: they cannot be read.
+    :raises ConfigError: they cannot be read, or the settings exclude each other.
     """
     inline = config.ssl_truststore_certificates
     path, password = config.ssl_truststore_location, config.ssl_truststore_password

@@ -13,7 +13,7 @@ from kraftjbod.net.connection_context import ANONYMOUS, ConnectionContext
 
 
 def build_authorizer(config: NodeConfig) -> StandardAuthorizer | None:
-    """Return the configured authorizer without bindings, or None."""
+    """Return an authorizer without bindings; None if ``authorizer.class.name`` is not set."""
     if not config.authorizer_class_name:
         return None
     return StandardAuthorizer(
@@ -29,10 +29,10 @@ def access_maker(
     is_member: Callable[[ConnectionContext], bool],
     record: Record,
 ) -> Callable[[RequestContext, str], Access]:
-    """Return a function that creates the access of a request.
+    """Return a function that creates the access of a request, from its context and the API's name.
 
-    A member on the listener between brokers is a broker, if it has the principal of a node or no
-    principal. No other client is one, because addresses on other listeners are those of clients.
+    A request counts as a broker's if it came from a member on the listener between brokers, with
+    the principal of a node, or with no principal if ``cluster.node.principals`` is not set.
 
     :param is_member: returns whether a connection is a member's, by its address and, if
         ``cluster.node.principals`` is set, by its principal.

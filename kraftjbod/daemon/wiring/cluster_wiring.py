@@ -117,8 +117,9 @@ class ClusterWiring:
         )
 
     def is_agreed_to(self, key: TopicIdPartition, move: RequestedMove) -> bool:
-        """Return whether the metadata names the target directory of ``move`` for the replica
-        ``key``."""
+        """Return whether the metadata has this broker's replica of ``key`` in the target directory
+        of ``move``.
+        """
         return self._directory_of(key) == move.target
 
     def _is_replica(self, key: TopicIdPartition) -> bool:

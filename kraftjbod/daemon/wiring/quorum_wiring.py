@@ -137,7 +137,10 @@ class QuorumWiring:
             await link.close()
 
     def note_log_id(self, log_id: Uuid | None) -> None:
-        """Record the id of the metadata log, once the entry with the id is committed."""
+        """Record the id of the metadata log, whose entry is committed; None has no effect.
+
+        The file is written in the background.
+        """
         self._log_id.note(log_id)
 
     def directories(self) -> Mapping[BrokerId, DirectoryId]:
@@ -304,7 +307,7 @@ class QuorumWiring:
     # --- in --------------------------------------------------------------------------------------
 
     def speaks_here(self, request: QuorumMessagesRequest) -> bool:
-        """Return whether only another controller of this quorum can have sent ``request``."""
+        """Return whether ``request`` names this cluster and, as its sender, another voter."""
         return (
             request.cluster_id == self._cluster_id
             and request.sender_id != self._config.node_id
@@ -313,6 +316,8 @@ class QuorumWiring:
 
     async def receive(self, request: QuorumMessagesRequest) -> QuorumMessagesResponse:
         """Check the sender, and pass the messages of ``request`` to the Raft driver.
+
+        If the sender asks for the recorded directories, return those instead.
 
         :raises OperatingError: the sender is not a member of this quorum, takes this controller for
             another one, has another metadata log, or has a replaced disk.
