@@ -53,7 +53,7 @@ class TimeLeft:
         self._deadline_s = self._loop.time() + forward_timeout_ms(asked_ms) / 1000
 
     def ms(self) -> int:
-        """Return the milliseconds left, at least 1, so that a late request gets a timeout error."""
+        """Return the milliseconds left; at least 1, so that a request sent too late times out."""
         return max(1, round((self._deadline_s - self._loop.time()) * 1000))
 
 
@@ -62,9 +62,9 @@ async def find_topics(
 ) -> list[FoundTopic]:
     """Ask the controller for the present names and ids of topics.
 
-    A topic that does not exist has an error code. An old controller does not know this request:
-    then the references are returned unchanged, without errors. An operation on a topic found by its
-    id cannot affect a later topic with the same name.
+    A topic that does not exist, or was not answered in time, has an error code. A caller that then
+    names the topic by the id found here cannot affect a later topic with the same name. An old
+    controller does not know this request: its results have neither an id nor an error.
     """
     found = await forward(
         channel,
@@ -92,14 +92,16 @@ async def forward(
     timeout_ms: int,
     raises_first: bool = False,
 ) -> list[Outcome]:
-    """Forward all items to the controller and return one outcome per item.
+    """Forward all items to the controller in parts, one part at a time.
 
     :param ask: returns the controller request for some items.
-    :param outcomes: returns the outcomes that a controller response contains.
+    :param outcomes: returns the outcomes that a controller response contains, in the order of its
+        request.
     :param refuse: returns the outcome of an item that failed with an error.
     :param timeout_ms: the client's timeout, for all parts together.
-    :param raises_first: whether to raise the error of the first part, before which nothing was
-        done.
+    :param raises_first: whether an error of the first part is raised. The controller has then
+        changed nothing, or its answer is lost.
+    :return: one outcome per item, in the order of ``items``.
     :raises OperatingError: with ``raises_first``: the first part failed.
     """
     loop = asyncio.get_running_loop()
@@ -137,6 +139,10 @@ async def _parts(
         count += 1
         size = encoded_size(item) if count <= MAX_ITEMS_PER_REQUEST else 0
         if count > MAX_ITEMS_PER_REQUEST or size > MAX_FORWARDED_BYTES:
+            if part:
+                # First the outcomes of earlier items: some responses are matched by order.
+                yield tuple(part)
+                part, part_bytes = [], 0
             ended.append(refuse(item, _TOO_LARGE if size else _TOO_MANY))
             continue
         if part and (len(part) == MAX_FORWARDED_ITEMS or part_bytes + size > MAX_FORWARDED_BYTES):

@@ -136,7 +136,10 @@ class GroupCoordinator:
     # --- leaderships -----------------------------------------------------------------------------
 
     def elected(self, leadership: Leadership) -> None:
-        """Load the partition if it is one of ``__consumer_offsets`` and not loaded already."""
+        """Start to load the partition in the background, if it is one of ``__consumer_offsets`` and
+        not loaded already. The load is retried while this broker leads, except after a damaged
+        record.
+        """
         (topic, index), epoch = leadership.topic_partition, leadership.leader_epoch
         if topic != OFFSETS_TOPIC:
             return
@@ -285,15 +288,20 @@ class GroupCoordinator:
         self._consumer.heartbeat(self.led_of(group_id), group_id, request)
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group without members, and its committed offsets; return the error code.
+        """Delete a group without members, and its committed offsets. Return NONE once that is
+        replicated, else the error code; a part of the offsets may be deleted then. The code is
+        NON_EMPTY_GROUP also if a member joins meanwhile.
 
         :raises OperatingError: as :meth:`join`.
         """
         code = self.led_of(group_id).groups.check_deletion(group_id)
         while code is ErrorCode.NONE:
             led = self.led_of(group_id)
-            if led.groups.check_deletion(group_id) is not ErrorCode.NONE:
-                break  # The group was deleted or is in use again.
+            present = led.groups.check_deletion(group_id)
+            if present is ErrorCode.NON_EMPTY_GROUP:
+                return present  # A member has joined since the first write.
+            if present is not ErrorCode.NONE:
+                break  # The group was deleted.
             facts = led.groups.deletion(group_id)[:MAX_FACTS_PER_WRITE]
             if not facts:
                 consumer_group = led.groups.consumer_groups.get(group_id)
@@ -347,7 +355,9 @@ class GroupCoordinator:
                 yield led.groups
 
     def loaded_partitions(self) -> list[GroupPartition]:
-        """Return the loaded partitions, without those that are still loading."""
+        """Return the loaded partitions, without those that are still loading or cannot be
+        loaded.
+        """
         return [led.groups for led in self._led.values() if led.phase is Phase.ACTIVE]
 
     # --- from one kind to the other --------------------------------------------------------------
@@ -437,7 +447,8 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> ErrorCode:
-        """Delete the committed offsets of ``partitions``; return the error code.
+        """Delete the committed offsets of ``partitions``, in several writes if they are many.
+        Return NONE once they are replicated, else the error code of the first write that failed.
 
         :raises OperatingError: as :meth:`join`.
         """

@@ -75,6 +75,13 @@ async def test_forward_splits_by_bytes_and_rejects_oversized_items() -> None:
     assert [len(request.topics) for request in controller.seen] == [1, 1, 1]
 
 
+async def test_forward_returns_outcomes_in_the_order_of_the_items() -> None:
+    """A response such as that of CreateAcls has no keys: results are matched by their places."""
+    names = [f"t{number}" for number in range(MAX_ITEMS_PER_REQUEST + 3)]
+    names[7] = "x" * MAX_FORWARDED_BYTES
+    assert list(await deleted(ScriptedController(answer), names)) == names
+
+
 async def test_forward_failing_part_keeps_earlier_outcomes_and_fails_the_rest() -> None:
     def fail_second(request: RpcRequest) -> RpcResponse:
         if len(controller.seen) == 2:

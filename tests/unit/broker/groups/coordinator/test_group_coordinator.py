@@ -197,6 +197,23 @@ async def test_deleted_group_is_removed_from_the_log(monkeypatch: pytest.MonkeyP
         assert rig.parts.coordinator.find("g").group_ids() == []
 
 
+async def test_delete_groups_reports_member_that_joins_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_coordinator, "MAX_FACTS_PER_WRITE", 1)
+    async with coordinator(group_initial_rebalance_delay_ms="60000") as rig:
+        await rig.follow(partition(1))
+        for index in range(2):
+            assert await committing(rig, 1, index=index) == 0
+        member_id = (await rig.ask(join(), 8)).member_id
+        deleting = asyncio.ensure_future(rig.ask(DeleteGroupsRequest(groups_names=["g"])))
+        joining = asyncio.ensure_future(rig.ask(join(member_id), 8))
+        assert (await deleting).results[0].error_code == E.NON_EMPTY_GROUP
+        assert list(rig.parts.coordinator.find("g").groups["g"].members) == [member_id]
+        await lead(rig, 1, leader=2)
+        await joining
+
+
 async def test_groups_per_partition_are_limited() -> None:
     async with coordinator(group_max_per_partition="1") as rig:
         await rig.follow(topic(topic_id=TOPIC_ID), partition())
