@@ -46,14 +46,16 @@ class Access:
         self.is_broker = is_broker
 
     def may(self, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
-        """Return whether the client may do ``operation`` on a resource, and record a refusal."""
+        """Return whether the client may do ``operation`` on a resource, and record the check for
+        the audit if it is refused or the operation is administrative.
+        """
         decision = self._decide(operation, resource_type, name)
         if not decision.is_allowed or operation in ADMINISTRATIVE:
             self._record(self, operation, resource_type, name, decision)
         return decision.is_allowed
 
     def may_see(self, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
-        """Return the result of :meth:`may` for a filter of a list: a refusal is not recorded."""
+        """Return what :meth:`may` returns, without recording it: for filtering lists."""
         return self._decide(operation, resource_type, name).is_allowed
 
     def may_on_cluster(self, operation: AclOperation) -> bool:
@@ -62,13 +64,17 @@ class Access:
     def may_on_cluster_or(
         self, operation: AclOperation, resource_type: AclResourceType, name: str
     ) -> bool:
-        """Return whether the client may do ``operation`` on the cluster, or else on a resource."""
+        """Return whether the client may do ``operation`` on the cluster or on a resource. A refusal
+        is recorded once, for the resource.
+        """
         if self.may_see(operation, AclResourceType.CLUSTER, CLUSTER_NAME):
             return self.may_on_cluster(operation)
         return self.may(operation, resource_type, name)
 
     def may_write_a_topic(self) -> bool:
-        """Return whether the client may write at least one topic."""
+        """Return whether the client may write at least one topic, existing or not. Nothing is
+        recorded.
+        """
         decision = self._authorizer.decide_by_type(
             self.principal, self.host, _Op.WRITE, AclResourceType.TOPIC
         )

@@ -26,7 +26,9 @@ async def answer_partitions(
 ) -> list[Answer]:
     """Return one answer per item of ``asked``, awaited concurrently.
 
-    The result is in the order of ``asked``. Items beyond ``MAX_ITEMS_PER_REQUEST`` are refused.
+    The result is in the order of ``asked``. Items beyond ``MAX_ITEMS_PER_REQUEST`` get the result
+    of ``refuse``. If an ``answer`` raises an exception, it is raised here and the others are
+    cancelled.
     """
     tasks: list[asyncio.Future[Answer]] = []
     refused: list[Answer] = []

@@ -37,7 +37,9 @@ class BackgroundTasks:
         return task
 
     def keep(self, work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[Any]:
-        """Run ``work`` in a task, and restart it after an unexpected error."""
+        """Run ``work`` in a task until it returns. After an error it is restarted, with growing
+        pauses.
+        """
         return self.start(self.jobs.keep(name, work), name)
 
     def attempt(self, work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[Any]:

@@ -10,7 +10,7 @@ from kraftjbod.net.connection_context import ConnectionContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """What a handler knows about a request besides its body."""
+    """The data about a request besides its body, for its handler."""
 
     connection: ConnectionContext
     api_version: int

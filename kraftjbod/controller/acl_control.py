@@ -50,10 +50,11 @@ class AclControlManager:
         self._random_bytes = random_bytes
 
     def create(self, request: CreateAclsRequestRpc) -> ControllerResult[CreateAclsResponseRpc]:
-        """Return a record for each binding that does not exist yet.
+        """Return a record for each valid binding that does not exist yet. Invalid ones have an
+        error in the response.
 
-        :raises OperatingError: UNSUPPORTED_VERSION: the level of ``metadata.version`` has no
-            access control lists.
+        :raises OperatingError: UNSUPPORTED_VERSION: the level of ``metadata.version`` has no access
+            control lists.
         """
         self._require_level()
         records: dict[AclBinding, AccessControlEntryRecord] = {}

@@ -176,7 +176,9 @@ class ClusterControlManager:
         """Return the registration record of a new incarnation, or of the same one that registers
         again.
 
-        :param next_offset: offset of the entry that will have the record; it is the broker's epoch.
+        :param now_ms: monotonic time.
+        :param next_offset: offset of the entry that will have the record. It becomes the epoch of a
+            new incarnation; the same one keeps its epoch.
         :raises OperatingError: the registration is refused; the message says why.
         """
         self._require_same_cluster(request)

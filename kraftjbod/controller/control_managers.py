@@ -103,7 +103,7 @@ def is_from_broker(request: RpcRequest) -> bool:
 
 
 class ControlManagers:
-    """All control managers, over one metadata state."""
+    """All control managers, over one metadata state. ``now_ms`` is monotonic in all methods."""
 
     def __init__(
         self,
@@ -192,7 +192,8 @@ class ControlManagers:
     def decide(
         self, request: RpcRequest, *, now_ms: int, connection: ConnectionId | None = None
     ) -> ControllerResult[RpcResponse]:
-        """Return the records and the response of a request.
+        """Return the records and the response of a request. Only soft state, such as contact times,
+        changes before the records are replayed.
 
         :param connection: the request's connection. If it is closed later, the broker may have
             died.
@@ -395,8 +396,9 @@ class ControlManagers:
         )
 
     def find_stale_broker(self, now_ms: int) -> BrokerId | None:
-        """Return the unfenced broker that has been silent the longest after its session; None if
-        none."""
+        """Return the unfenced broker without a valid session that has been silent the longest; None
+        if each has one.
+        """
         return self._heartbeats.find_stale(self._cluster.unfenced_brokers(), now_ms)
 
     def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
@@ -406,9 +408,9 @@ class ControlManagers:
         return self._heartbeats.is_gone(broker_id, now_ms)
 
     def until_gone_ms(self, now_ms: int) -> int | None:
-        """Return the milliseconds until the next broker whose connection closed counts as gone.
-
-        None if no broker has to reconnect.
+        """Return the milliseconds until the next reconnect grace ends: then a broker that closed
+        its connection and sent nothing on another one counts as gone (:meth:`is_gone`). None if no
+        grace runs.
         """
         return self._heartbeats.until_gone_ms(now_ms)
 

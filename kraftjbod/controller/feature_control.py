@@ -71,7 +71,9 @@ class FeatureControlManager:
     def update(
         self, request: UpdateFeaturesRequestRpc
     ) -> ControllerResult[UpdateFeaturesResponseRpc]:
-        """Return one outcome per update, and the records if all updates are possible."""
+        """Return one outcome per update. There are records only if all updates are possible and the
+        request does not ask for a validation only.
+        """
         problems = [self._problem(update, request.updates) for update in request.updates]
         is_refused = any(problem is not None for problem in problems)
         response = UpdateFeaturesResponseRpc(

@@ -70,7 +70,9 @@ class Right(NamedTuple):
 
 
 def rights_of(request: RpcRequest, state: MetadataState) -> Iterator[Right]:
-    """Yield the rights that a client needs for ``request``; none for a request that only reads."""
+    """Yield the rights that a client needs for ``request``; none if the controller requires none,
+    as for reading configurations.
+    """
     match request:
         case CreateTopicsRequestRpc():
             for new in request.topics:

@@ -316,10 +316,12 @@ class QuorumController:
     async def handle(
         self, request: RpcRequest, connection: ConnectionId | None = None
     ) -> RpcResponse:
-        """Answer one request of the RPC listener.
+        """Answer one request of the RPC listener, once everything that the answer depends on is
+        committed.
 
         :param connection: the request's connection, see :meth:`connection_closed`.
-        :raises OperatingError: the request is refused.
+        :raises OperatingError: the request is refused. NotControllerError: another controller may
+            be active, or the leadership was lost before the commit.
         """
         try:
             return await self._handle(request, connection)

@@ -390,7 +390,10 @@ class ReplicationControlManager:
         self, request: AlterPartitionRequest
     ) -> ControllerResult[AlterPartitionResponse]:
         """Return the records of the in-sync replicas that a leader requests, and a result per
-        partition."""
+        partition.
+
+        :raises OperatingError: the sender is not registered with that broker epoch.
+        """
         self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         records: list[PartitionChangeRecord] = []
         altered: list[AlteredPartition] = []
@@ -502,7 +505,9 @@ class ReplicationControlManager:
     # --- periodic passes -------------------------------------------------------------------------
 
     def elect_preferred(self) -> ControllerResult[None]:
-        """Return the records that give leaderships back to preferred leaders that can lead."""
+        """Return the records that give leaderships back to preferred leaders that can lead, at most
+        ``MAX_ELECTIONS_PER_PASS``.
+        """
         able = (key for key in self._index.imbalanced if self._may_preferred_lead(key))
         return self._pass(able, Election.PREFERRED)
 
@@ -520,7 +525,9 @@ class ReplicationControlManager:
         )
 
     def elect_unclean(self) -> ControllerResult[None]:
-        """Return the records that elect leaders by unclean election where topics allow it."""
+        """Return the records that elect leaders by unclean election where topics allow it, at most
+        ``MAX_ELECTIONS_PER_PASS``.
+        """
         rules_of = rules_by_topic(self._state, self._rules_of)
         allowed = [
             key for key in self._index.leaderless if rules_of(key.topic_id).may_elect_unclean

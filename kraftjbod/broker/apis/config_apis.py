@@ -132,7 +132,9 @@ class ConfigApis:
     async def describe_configs(
         self, request: DescribeConfigsRequest, context: RequestContext
     ) -> DescribeConfigsResponse:
-        """Answer DescribeConfigs: each named resource once, up to the size limit of a response."""
+        """Answer DescribeConfigs: one result per named resource. Resources after the size limit of
+        the response get INVALID_REQUEST.
+        """
         answer = _DescribeAnswer(request, context.api_version)
         async for (resource_type, name), keys in in_slices(_folded(request.resources).items()):
             try:

@@ -99,8 +99,9 @@ class FollowerFetches:
         return opened
 
     def follower_of(self, request: FetchRequest) -> Follower | None:
-        """Return the broker that sent the request, with its epoch; None if no broker is registered
-        with this id and epoch."""
+        """Return the broker that sent the request, with its epoch; None if the metadata here has no
+        broker with this id and epoch.
+        """
         state = request.replica_state
         assert state is not None, "no follower asks"
         follower = Follower(BrokerId(state.replica_id), BrokerEpoch(state.replica_epoch))

@@ -230,7 +230,7 @@ class KafkaApis:
     def handle(
         self, header: RequestHeader, body: Message, connection: ConnectionContext
     ) -> Awaitable[Message | None]:
-        """Answer one request. The response is None for Produce with ``acks=0``."""
+        """Return the awaitable response to one request. It is None for Produce with ``acks=0``."""
         context = RequestContext(
             connection=connection,
             api_version=header.api_version,

@@ -53,7 +53,8 @@ class LeaderHints(Generic[L, E]):
         self._reported: dict[BrokerId, Listener] = {}
 
     def leader_of(self, topic_partition: TopicPartition, code: int) -> L | None:
-        """Return the ``CurrentLeader`` of a partition with the error ``code``; None for no hint.
+        """Return the ``CurrentLeader`` of a partition with the error ``code``, else None: after
+        other errors, or if no leader on another broker is known with the client's listener.
 
         :meth:`endpoints` then includes the endpoint of that leader.
         """

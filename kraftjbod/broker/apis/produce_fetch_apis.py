@@ -178,6 +178,8 @@ class ProduceFetchApis:
         """Answer Produce without a task. The result is None for ``acks=0``, which has no response.
 
         The appends are started before this returns, so pipelined requests keep their order.
+
+        :raises UnansweredError: when awaited: a partition of a request with ``acks=0`` failed.
         """
         pending = self._append_all(request, context)
         answer = partial(self._produce_response, request, context, pending)

@@ -101,7 +101,8 @@ class TopicApis:
     async def auto_create(self, names: Iterable[str]) -> None:
         """Create topics with default settings, and wait for the end of their creation.
 
-        Concurrent requests for a topic share one creation. :meth:`creation_outcome` has the result.
+        Concurrent requests for a topic share one creation. A refusal is not raised:
+        :meth:`creation_outcome` returns it.
         """
         names = list(dict.fromkeys(names))
         fresh = [name for name in names if name not in self._creating]

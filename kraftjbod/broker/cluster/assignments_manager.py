@@ -38,8 +38,8 @@ class AssignmentsManager:
     """Reports the directories of replicas to the controller (AssignReplicasToDirs).
 
     Call ``assign(partition, directory_id, on_accepted)`` on the event loop. ``queued`` counts the
-    assignments that the controller has not accepted yet. ``await idle()`` returns when there are
-    none. ``await close()`` drops the rest.
+    assignments that the controller has not accepted yet. ``await idle()`` waits for all but those
+    that were refused repeatedly. ``await close()`` drops the rest.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class AssignmentsManager:
 
     @property
     def queued(self) -> int:
-        """Number of replicas whose directory the controller has not accepted yet."""
+        """Number of replicas whose latest report the controller has not accepted yet."""
         return self._state.queued
 
     def assign(
@@ -103,12 +103,13 @@ class AssignmentsManager:
         directory_id: DirectoryId,
         on_accepted: Callable[[], None] | None = None,
     ) -> None:
-        """Report that the replica is, or will be, in ``directory_id``.
+        """Queue the report that the replica is, or will be, in ``directory_id``. Never blocks.
 
         The report replaces an earlier one, except that it is sent after a pending report of LOST.
 
         :param on_accepted: called once when the controller has accepted the report. Never called if
-            another report for the replica replaces it, or if the replica leaves this broker.
+            another report for the replica replaces it, the replica leaves this broker, or the
+            manager closes.
         """
         if on_accepted is None:
             self._on_accepted.pop(partition, None)
@@ -117,7 +118,7 @@ class AssignmentsManager:
         self._handle(AssignmentRequested(partition=partition, directory_id=directory_id))
 
     def is_queued(self, partition: TopicIdPartition) -> bool:
-        """Return whether the controller may not know the reported directory of the replica yet."""
+        """Return whether a report of the replica's directory is pending."""
         return self._state.is_queued(partition)
 
     def is_losing(self, partition: TopicIdPartition) -> bool:
@@ -129,7 +130,9 @@ class AssignmentsManager:
         return self._state.queued_into(directory_id)
 
     async def idle(self) -> None:
-        """Wait until the controller has accepted all reports."""
+        """Wait until the controller has accepted all reports, except those that it refused more
+        than ``MAX_REFUSALS_AWAITED`` times in a row. They are still sent again.
+        """
         await self._idle.wait()
 
     async def close(self) -> None:

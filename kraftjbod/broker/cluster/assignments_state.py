@@ -69,21 +69,25 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Action: handle ``WokeUp`` at ``at_ms``. Replaces the previous ``WakeAt``."""
+    """Action: handle ``WokeUp`` at ``at_ms`` of the clock. Replaces the previous ``WakeAt``."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Action: notify waiters that the controller has accepted the latest assignments."""
+    """Action: call and drop the callbacks of these replicas: the controller has accepted their
+    latest assignments.
+    """
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Action: release waiters; this broker no longer hosts these replicas."""
+    """Action: drop the callbacks of these replicas without a call: this broker no longer hosts
+    them.
+    """
 
     partitions: tuple[TopicIdPartition, ...]
 

@@ -182,7 +182,9 @@ class ControllerChannel:
             self._forwarding.release()
 
     async def fetch_metadata(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
-        """Send one metadata long-poll and return its response; raises as :meth:`call`."""
+        """Send one metadata long-poll to a voter, active or not, and return its response. Voters
+        that the response names are used from then on. Raises as :meth:`call`.
+        """
         timeout_ms = request.max_wait_ms + self._request_timeout_ms
         response = await self._call(_Purpose.METADATA, request, timeout_ms)
         if response.controllers:
@@ -394,6 +396,7 @@ def _is_about_the_voter(error: OperatingError) -> bool:
 
 
 def forward_timeout_ms(asked_ms: int) -> int:
-    """Return the time limit in ms of a forwarded request: ``asked_ms``, the client's, within
-    bounds."""
+    """Return the time limit in ms of a forwarded request: ``asked_ms``, the client's, but at least
+    1 and at most ``MAX_FORWARD_TIMEOUT_MS``.
+    """
     return max(1, min(asked_ms, MAX_FORWARD_TIMEOUT_MS))

@@ -65,7 +65,9 @@ class DynamicConfigs:
         return changed
 
     def values_of(self, key: str) -> Iterator[DynamicValue]:
-        """Yield the committed values of ``key``, the one with precedence first."""
+        """Yield the committed values of ``key``, unchecked: this broker's own first, then that for
+        all brokers.
+        """
         for name in (self._own_name, ""):
             text = self._cache.state.configs.get((ResourceType.BROKER, name), {}).get(key)
             if text is not None:

@@ -117,7 +117,8 @@ class MetadataMemory:
             self._refuse(f"the controller has log {metadata_log_id}")
 
     def require_complete(self, last_offset: int) -> None:
-        """Require that the controller's log, up to ``last_offset``, has all that was applied here.
+        """Require that the controller's log, whose last entry is at ``last_offset``, has all
+        entries that were applied here.
 
         :raises ForeignMetadataError: this broker has followed the log further.
         """

@@ -52,9 +52,10 @@ class MetadataRefusals:
         return self._refusing.issuperset(controllers)
 
     def failure_at_deadline(self, last: OperatingError) -> OperatingError:
-        """Return the error of a call whose time is over.
+        """Return the error to raise from a call at its deadline. ``last`` is its last failure.
 
-        :param last: its last failure.
+        A client's call prefers an error of another controller to a refusal. A broker's own call
+        fails with the refusal if it was repeated, and else prefers another error.
         """
         if self._is_for_client:
             preferred = self._other if last is self._refusal else None

@@ -109,7 +109,10 @@ class LogDirMonitor:
                     self._grown_bytes[copy.log_dir] += grown_bytes
 
     def check(self) -> None:
-        """Check every directory once, and the wall clock, which retention uses."""
+        """Check the free space and the latency of each online directory, and the wall clock, once.
+
+        Logs problems, and demotes a slow directory if configured. Waits for no disk.
+        """
         self._check_clock()
         present = [log_dir for log_dir in self._logs.dirs() if log_dir.is_online]
         for log_dir in self._watched.keys() - set(present):
@@ -149,7 +152,8 @@ class LogDirMonitor:
 
     def seconds_until_full(self, log_dir: LogDir) -> float | None:
         """Return the seconds until the disk is full, at the faster of both growth rates; None if
-        none grows."""
+        neither grows or is known.
+        """
         watched = self._watched.get(log_dir)
         if watched is None:
             return None

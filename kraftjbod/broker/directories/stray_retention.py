@@ -56,7 +56,9 @@ class StrayRetention:
         self._log = get_logger(component="stray_retention")
 
     async def run_retention(self) -> None:
-        """Call :meth:`purge_due` at intervals, until cancelled."""
+        """Call :meth:`purge_due` at intervals, until cancelled. Return at once if all strays are
+        kept.
+        """
         while self._retention_ms >= 0:
             await asyncio.sleep(self._check_interval_ms / 1000)
             await self.purge_due()

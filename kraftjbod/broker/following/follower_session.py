@@ -153,7 +153,7 @@ class FollowerSession:
     def request(
         self, ready: Sequence[Followed], *, broker_epoch: BrokerEpoch, wait_ms: int
     ) -> FetchRequest:
-        """Return the next fetch request.
+        """Return the next fetch request, and treat it as sent: each request must be sent once.
 
         :param ready: the replicas to name. Replicas that left are removed from the leader's
             session.

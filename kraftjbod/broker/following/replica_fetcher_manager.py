@@ -48,8 +48,7 @@ class ReplicaFetcherManager:
         """Fetch the replicas from their present leaders. A replica that is already fetched moves to
         its new leader's fetch loop.
 
-        A replica without an open log is skipped. One in an impaired directory is not followed any
-        more.
+        A replica without an open log is skipped. One in an impaired directory leaves its loop.
         """
         by_key: dict[_FetcherKey, list[HostedReplica]] = defaultdict(list)
         left: list[_FetcherKey] = []

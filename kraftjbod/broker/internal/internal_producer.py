@@ -103,9 +103,11 @@ class InternalProducer:
         deadline: Deadline,
         choose: Callable[[int], int],
     ) -> None:
-        """Send ``batch`` to a partition's leader, with retries until ``deadline``.
+        """Send ``batch`` to a partition's leader, with retries until ``deadline``. A retry after a
+        lost response may append it twice.
 
-        :param choose: returns the index of the partition from the number of partitions.
+        :param choose: returns the index of the partition from the number of partitions, per
+            attempt.
         :raises OperatingError: the last failure, when no time is left for another attempt.
         """
         failures = 0

@@ -120,7 +120,8 @@ class TransactionVerifier:
 
         For a client that knows KIP-890 the coordinator adds the partition.
 
-        :return: NONE if it is, else the error code for the client.
+        :return: completes with NONE if it is, else with an error code: the coordinator's,
+            PRODUCER_FENCED, COORDINATOR_NOT_AVAILABLE, or NETWORK_EXCEPTION without a response.
         """
         answer: Completion[ErrorCode] = Completion()
         key = _Key(claim.transactional_id, producer_id, not claim.supports_epoch_bump)

@@ -86,7 +86,11 @@ class BrokerMetadataPublisher:
         self._deletion_listeners.append(listener)
 
     def publish(self, delta: MetadataDelta) -> None:
-        """Apply a metadata change on this broker. The cache has the change already."""
+        """Apply a metadata change on this broker. The cache has the change already.
+
+        Roles change before this returns, unless an operation on the replica's log is pending. Logs
+        are created and removed afterwards, in tasks.
+        """
         changes_all = False
         if delta.brokers:
             self._connector.hang_up()

@@ -162,7 +162,9 @@ class ReplicaAlterLogDirsManager:
             self._log.info("replica_move_started", partition=str(tp), target=target.path)
 
     def cancel(self, topic_partition: TopicPartition) -> bool:
-        """Cancel the replica's move, if any; return whether there was one."""
+        """Cancel the replica's move, if any; return whether there was one. A swap of the copies
+        that is running is not stopped: the move is cancelled only if it fails.
+        """
         running = self._running(topic_partition)
         if running is not None:
             self._handle(running, Cancelled())
@@ -184,14 +186,17 @@ class ReplicaAlterLogDirsManager:
 
     def end(self, topic_partition: TopicPartition) -> None:
         """End the move, if any, of a replica that is no longer hosted here, and delete the future
-        copy."""
+        copy. A swap of the copies that is running ends first (:meth:`ended`).
+        """
         self._failed.discard(topic_partition)
         running = self._running(topic_partition)
         if running is not None:
             self._handle(running, Unwanted())
 
     def cancel_in(self, log_dir: LogDir) -> None:
-        """End the moves from and to a failed directory, without touching files."""
+        """End the moves from and to a failed directory, without touching files. A move that is
+        swapping its copies is left alone, because the swap ends on its own.
+        """
         for move in list(self._moves.values()):
             if move.is_swapping:
                 continue  # The swap fails on its own and knows its progress.
@@ -583,7 +588,9 @@ class ReplicaAlterLogDirsManager:
         return max(_SMALLEST_STEP_BYTES, min(_STEP_BYTES, self._bucket.bytes_per_second))
 
     def check_progress(self, now_ms: int) -> None:
-        """Log each move that has made no progress for ``stalled_after_ms``, once per stall."""
+        """Log each move that has made no progress for ``stalled_after_ms``, once per stall.
+        ``now_ms`` is monotonic.
+        """
         for move in self._moves.values():
             if move.has_stalled(now_ms, self._stalled_after_ms):
                 self._log.warning(

@@ -96,7 +96,7 @@ class ReplicaMove:
         return self._is_stall_reported
 
     async def pause(self, wait_ms: int) -> None:
-        """Wait until the state changes, at most ``wait_ms``."""
+        """Wait until the controller accepts the assignment (``changed``), at most ``wait_ms``."""
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 await self.changed.wait()

@@ -134,7 +134,8 @@ class ConsumerSession:
         return topics
 
     def leave_out_known(self, response: FetchResponse, *, is_first: bool) -> FetchResponse:
-        """Return ``response`` without the partitions that have no news for the consumer.
+        """Remove the partitions without news for the consumer from ``response``, and return
+        ``response``.
 
         Partitions with records move to the end of the fetch order.
 

@@ -123,9 +123,11 @@ class OffsetPurgatory:
     def wait(
         self, partition: TopicPartition, required_offset: int, timeout_ms: int
     ) -> Completion[ErrorCode]:
-        """Wait until the watermark reaches ``required_offset``.
+        """Return a completion: NONE once :meth:`reached` gets a watermark of at least
+        ``required_offset``, REQUEST_TIMED_OUT after ``timeout_ms``, or the code of :meth:`fail`.
+        The caller has checked the present watermark.
 
-        :raises OverloadedError: if ``max_waiting`` requests wait in total, or ``max_per_partition``
+        :raises OverloadedError: ``max_waiting`` requests wait in total, or ``max_per_partition``
             for this partition.
         """
         if self._count >= self._max_waiting:
@@ -256,16 +258,17 @@ class _FetchWait:
 
 
 class FetchPurgatory:
-    """Fetches that wait for bytes.
+    """Fetches of consumers that wait for bytes.
 
-    One instance serves followers and is notified when a log end moves. Another serves consumers and
-    is notified when a high watermark moves. So no fetch is woken for bytes that it may not read.
+    One instance is notified when a high watermark moves. Another serves ``read_committed`` and is
+    notified when a last stable offset moves. So no fetch is woken for bytes that it may not read.
+    Fetches of followers wait in their sessions instead (fetch_sessions.py).
 
     ``wait(partitions, missing_bytes, timeout_ms)`` returns a future. True: enough bytes may have
     arrived, or a partition changed, so the caller reads again. False: the deadline passed, so the
     caller responds with the available records. ``arrived(tp, size_bytes)`` counts new bytes.
     ``wake(tp)`` ends the waits on a partition at once, because it failed, was deleted or changed
-    its leader.
+    its leader, or its last stable offset moved.
     """
 
     def __init__(self, *, max_waiting: int = 10_000, max_partitions: int = 1_000_000) -> None:

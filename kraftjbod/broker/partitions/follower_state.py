@@ -56,10 +56,10 @@ class Speaker:
 class FollowerState:
     """The progress of one follower in one leader epoch.
 
-    ``last_caught_up_ms`` is the last time at which the follower is known to have had the whole log.
-    A fetch from the log end counts for its own time. A fetch that reaches the log end of the
-    previous fetch counts for the time of the previous fetch. So a follower that keeps up with a
-    steady load counts as caught up although it never reaches the log end.
+    ``last_caught_up_ms`` is the last time (monotonic ms) at which the follower is known to have had
+    the whole log. A fetch from the log end counts for its own time. A fetch that reaches the log
+    end of the previous fetch counts for the time of the previous fetch. So a follower that keeps up
+    with a steady load counts as caught up although it never reaches the log end.
     """
 
     __slots__ = (

@@ -205,8 +205,9 @@ class Partition:
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether the ISR is smaller than ``min.insync.replicas`` (at most the replication
-        factor)."""
+        """Whether this broker leads and the ISR is smaller than ``min.insync.replicas`` (at most
+        the replication factor).
+        """
         return self._is_under_min_isr
 
     def apply(
@@ -509,10 +510,9 @@ class Partition:
     # --- in-sync set -----------------------------------------------------------------------------
 
     def isr_shrink_candidates(self, now_ms: int) -> tuple[BrokerId, ...]:
-        """Return the in-sync followers that have not been caught up for
-        ``replica.lag.time.max.ms``.
-
-        Empty while an ISR change is pending.
+        """Return the in-sync followers that were last caught up more than
+        ``replica.lag.time.max.ms`` before ``now_ms`` (monotonic). Empty unless this broker leads,
+        and while an ISR change is pending.
         """
         if self.role is not Role.LEADER or self.pending_isr_change is not None:
             return ()
@@ -591,10 +591,10 @@ class Partition:
         partition_epoch: PartitionEpoch,
         isr: tuple[BrokerId, ...],
     ) -> bool:
-        """Apply the ISR in the controller's response. Return False, without an effect, if
-        ``change`` is no longer pending or the metadata has a newer state.
+        """Apply the ISR in the controller's response; return whether it was applied.
 
-        A removal from the ISR counts only when metadata brings it, after the
+        It is not applied if ``change`` is no longer pending, the leader epoch is another one, or
+        the ISR lacks a present member. A removal counts only when metadata brings it, after the
         ``min.insync.replicas`` that the controller used for it (KIP-966).
         """
         is_stale = self.pending_isr_change is not change or leader_epoch != self.leader_epoch

@@ -44,7 +44,9 @@ class DamagedReplicas:
         self._log = get_logger(component="damaged_replicas")
 
     def met(self, replica: HostedReplica) -> None:
-        """React to damage in the replica's log. Does nothing if the log is not damaged any more."""
+        """React to damage in the replica's log. Does nothing if the log is not damaged any more, or
+        while a move is about to replace the copy.
+        """
         partition, handle = replica.partition, replica.handle
         if partition is None or handle is None or handle.damaged_from is None:
             return

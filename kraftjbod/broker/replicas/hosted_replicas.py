@@ -351,7 +351,9 @@ class HostedReplicas:
             self.produces.fail(replica.topic_partition, code)
 
     def end_waits(self, replica: HostedReplica, code: ErrorCode) -> None:
-        """End all waits for the replica. Waiting produces and deletions get ``code``."""
+        """End all waits for the replica. Waiting produces and deletions get ``code``, appends at
+        its gate are checked again, and fetches read again.
+        """
         self.produces.fail(replica.topic_partition, code)
         self.deletions.fail(replica.topic_partition, code)
         replica.gate.recheck()
@@ -367,7 +369,8 @@ class HostedReplicas:
     # --- deletions of records --------------------------------------------------------------------
 
     def low_watermark(self, replica: HostedReplica) -> int:
-        """Return the low watermark of a partition that is led here (KIP-107).
+        """Return the low watermark of a partition that is led here (KIP-107); ``UNKNOWN_OFFSET``
+        while a replica that counts has not fetched in this leader epoch.
 
         :raises OperatingError: it is not led here, or its directory is offline.
         """

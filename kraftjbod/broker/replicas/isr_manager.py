@@ -93,7 +93,9 @@ class IsrManager:
         )
 
     def follower_caught_up(self, replica: HostedReplica, follower: BrokerId) -> None:
-        """Request that the follower joins the ISR, if it is outside and may join."""
+        """Queue a request that the follower joins the ISR, if it is outside and has caught up. Does
+        nothing otherwise, so each fetch may call it.
+        """
         partition, handle = replica.partition, replica.handle
         if partition is None or handle is None:
             return

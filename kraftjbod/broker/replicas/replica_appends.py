@@ -204,7 +204,9 @@ class ReplicaAppends:
     def append_marker(
         self, topic_partition: TopicPartition, marker: MarkerToWrite, *, timeout_ms: int
     ) -> PendingAppend:
-        """Queue a transaction marker. The outcome is complete when the marker is replicated."""
+        """Queue a transaction marker. The outcome is complete when the marker is replicated, or on
+        an error.
+        """
         pending = PendingAppend(topic_partition, timeout_ms=timeout_ms, marker=marker)
         self._begin(pending)
         return pending
@@ -223,7 +225,8 @@ class ReplicaAppends:
         suspect_after_ms: int,
         each: Callable[[PendingAppend], None] | None = None,
     ) -> Completion[R]:
-        """Return the result of ``make`` for all outcomes in order, once they are complete.
+        """Return at once a completion of the value that ``make`` returns for all outcomes, in the
+        order of ``pending``. It completes with the last outcome.
 
         :param suspect_after_ms: after this time, appends whose directory has not responded get an
             error.

@@ -404,7 +404,9 @@ class ReplicaManager:
             )
 
     def apply_role(self, replica: HostedReplica) -> ReplicaChanges:
-        """Apply the replica's role, because the operation that delayed it has ended."""
+        """Apply the replica's role in the metadata, after the operation that delayed it has ended.
+        Return the work that follows.
+        """
         changes = ReplicaChanges()
         if self._replicas.is_current(replica) and replica.partition is not None:
             self._apply_role(replica, changes)

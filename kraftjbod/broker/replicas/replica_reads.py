@@ -348,10 +348,11 @@ class ReplicaReads:
 
         All fields are -1 if there is none below the high watermark, or below the last stable offset
         with ``is_committed_only``. The end is that at the end of the search, so that records are
-        found which were committed meanwhile.
+        found which were committed meanwhile. May wait for the directory.
 
-        :raises OperatingError: this broker does not lead during the whole search, or does not know
-            the high watermark yet (KIP-207).
+        :raises OperatingError: this broker does not lead during the whole search, does not know the
+            high watermark yet (KIP-207), cannot read the directory, or does not know the special
+            timestamp.
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
         leader_epoch = partition.leader_epoch
@@ -387,9 +388,11 @@ class ReplicaReads:
     def end_of_epoch(
         self, topic_partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int
     ) -> tuple[int, int]:
-        """Return the largest epoch up to ``leader_epoch`` and its end offset; (-1, -1) if unknown.
+        """Return the largest known epoch that is at most ``leader_epoch``, and its end offset; (-1,
+        -1) if there is none.
 
-        :raises OperatingError: this broker does not lead, or leads in another epoch.
+        :raises OperatingError: this broker does not lead, or leads in another epoch than
+            ``current_leader_epoch``.
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
         return _end_of_epoch(leader_epoch, partition, handle)

@@ -46,7 +46,8 @@ class ReplicaRemovals:
 
     async def delete(self, topic_partition: TopicPartition) -> None:
         """Delete the current and the future copy of a replica whose topic was deleted, or that
-        moved away."""
+        moved away. Follows :meth:`begin_removal`. Errors are logged.
+        """
         try:
             is_building = self._logs.future(topic_partition) is not None
             if self._logs.get(topic_partition) is not None or not is_building:
@@ -56,7 +57,9 @@ class ReplicaRemovals:
             self._leaving.pop(topic_partition).set()
 
     async def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Make the log a stray, which is kept but not served."""
+        """Make the log a stray, which is kept but not served. Follows :meth:`begin_removal`. Errors
+        are logged.
+        """
         self._log.warning("stray_replica_set_aside", partition=str(topic_partition))
         try:
             await self.remove(topic_partition, is_wanted_nowhere=True)

@@ -35,10 +35,10 @@ class PlainMechanism:
         self._digests = digests
 
     def respond(self, message: bytes) -> SaslStep:
-        """Return the user of the client's only message: authorization id, user and password,
-        separated by NUL.
+        """Check the client's only message (authorization id, user and password, separated by NUL).
+        Return the last step of the login, with the user.
 
-        :raises LoginFailedError: the message is malformed, or its password is wrong.
+        :raises LoginFailedError: the message is malformed, or its user or password is wrong.
         """
         try:
             parts = message.decode().split("\0")

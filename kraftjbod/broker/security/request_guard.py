@@ -986,7 +986,9 @@ def unguarded(kinds: Iterable[type[Message]]) -> list[str]:
 
 
 class RequestGuard:
-    """Calls the handlers of a broker with an authorizer."""
+    """Authorizes requests, and calls the handlers with what is allowed. For brokers with an
+    authorizer.
+    """
 
     def __init__(
         self,

@@ -65,7 +65,8 @@ class ScramServer:
         self._header = b""
 
     def respond(self, message: bytes) -> SaslStep:
-        """Return the answer to the first or the last message of the client.
+        """Return the answer to the first or the last message of the client; after the last, with
+        the user.
 
         :raises LoginFailedError: the message is malformed, or the proof is wrong.
         """

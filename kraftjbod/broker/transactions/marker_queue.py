@@ -195,7 +195,9 @@ class MarkerQueue:
 
     @property
     def next_ms(self) -> int | None:
-        """The time at which :meth:`retry` must be called; None if no marker waits for a retry."""
+        """The time (as ``now_ms`` of the other methods) at which :meth:`retry` must be called; None
+        if no marker waits for a retry.
+        """
         return self._later[0][0] if self._later else None
 
     def retry(self, now_ms: int) -> list[Outcome]:

@@ -57,7 +57,7 @@ class MarkerSender:
         self._log = get_logger(component="marker_sender")
 
     def send(self, ending: Ending, partitions: Collection[TopicPartition]) -> None:
-        """Send a marker to each of ``partitions``.
+        """Queue a marker for each of ``partitions``, and return at once.
 
         Sending is repeated until the partition has a marker, is deleted, or has a newer producer or
         coordinator.

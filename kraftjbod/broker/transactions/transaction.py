@@ -97,12 +97,16 @@ class Transaction:
         return self.metadata.producer_epoch >= LAST_CLIENT_EPOCH
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Return whether the transaction has been open for longer than its timeout."""
+        """Return whether the transaction has been open for longer than its timeout; False while a
+        change is being written. ``now_ms`` is wall time.
+        """
         kept, is_open = self.metadata, self.state is TransactionState.ONGOING
         return is_open and not self._is_writing and kept.started_ms + kept.timeout_ms < now_ms
 
     def is_expired(self, now_ms: int, kept_ms: int) -> bool:
-        """Return whether the transactional id has been unused for ``kept_ms``."""
+        """Return whether the transactional id has been unused for ``kept_ms``; False while a change
+        is being written. ``now_ms`` is wall time.
+        """
         is_unused = self.state.is_idle and not self._is_writing
         return is_unused and self.metadata.updated_ms <= now_ms - kept_ms
 

@@ -151,7 +151,10 @@ class TransactionCoordinator:
     # --- leaderships -----------------------------------------------------------------------------
 
     def elected(self, leadership: Leadership) -> None:
-        """Load the partition if it is one of ``__transaction_state`` and not loaded already."""
+        """Start to load the partition in the background, if it is one of ``__transaction_state``
+        and not loaded already. The load is retried while this broker leads, except after a damaged
+        record.
+        """
         (topic, index), epoch = leadership.topic_partition, leadership.leader_epoch
         if topic != TRANSACTIONS_TOPIC:
             return

@@ -97,7 +97,9 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Event: the pause after a load or a failed write is over; complete the transaction."""
+    """Event: complete the transaction if its end is decided. Sent after a load, after a new
+    election of this broker, and after :class:`ResumeLater`.
+    """
 
 
 @dataclass(frozen=True, slots=True)

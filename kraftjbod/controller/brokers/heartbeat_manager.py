@@ -35,7 +35,7 @@ from kraftjbod.metadata.registrations import BrokerRegistration
 
 
 class BrokerControlState(Enum):
-    """Permissions of a broker by the controller."""
+    """The state that the controller grants a broker (KIP-631)."""
 
     FENCED = "fenced"
     UNFENCED = "unfenced"
@@ -120,7 +120,9 @@ class _Contact:
 
 
 class BrokerHeartbeatManager:
-    """The last contact with each broker, and the sessions that follow from it."""
+    """The last contact with each broker, and the sessions that follow from it. ``now_ms`` is
+    monotonic.
+    """
 
     def __init__(self, *, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
         """Create a manager without contacts.
@@ -274,9 +276,8 @@ class BrokerHeartbeatManager:
         return self._is_suspect(contact, now_ms)
 
     def until_gone_ms(self, now_ms: int) -> int | None:
-        """Return the milliseconds until the next broker whose connection closed counts as gone.
-
-        None if no broker has to reconnect.
+        """Return the milliseconds until the next reconnect grace ends: then a broker that closed
+        its connection and sent nothing on another one counts as gone. None if no grace runs.
         """
         ends = (
             contact.closed_ms + self._reconnect_grace_ms - now_ms
@@ -305,7 +306,8 @@ class BrokerHeartbeatManager:
 
     def is_shutdown_known(self, broker_id: BrokerId, active: Iterable[BrokerId]) -> bool:
         """Return whether every broker in ``active`` has replayed the entry noted by
-        ``note_shutdown_offset``."""
+        :meth:`note_shutdown_offset`; False if none was noted.
+        """
         contact = self._contacts.get(broker_id)
         if contact is None or contact.shutdown_offset is None:
             return False

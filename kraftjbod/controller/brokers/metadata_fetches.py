@@ -69,6 +69,7 @@ class MetadataFetches:
         :raises NotControllerError: this controller is not active and may not answer instead.
         :raises OffsetOutOfRangeError: the offset is after the log's end.
         :raises ForeignMetadataError: the broker follows another log.
+        :raises CorruptRecordError: the snapshot is damaged; a repeated request gets another one.
         """
         is_active = self._require_up_to_date(request.applied_metadata_offset)
         require_same_log(

@@ -98,7 +98,7 @@ class ReplicaIndex:
 
     @property
     def imbalanced(self) -> Collection[TopicIdPartition]:
-        """Partitions whose leader is not the preferred one."""
+        """Partitions with a leader that is not the preferred one."""
         return tuple(self._imbalanced)
 
     @property
@@ -107,7 +107,9 @@ class ReplicaIndex:
 
     @property
     def with_elr(self) -> Collection[TopicIdPartition]:
-        """Partitions with eligible leader replicas or a last known leader in the metadata."""
+        """Partitions with eligible leader replicas (ELR) or a last known ELR in the metadata
+        (KIP-966).
+        """
         return tuple(self._with_elr)
 
     @property

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 
 class BrokerSession:
-    """The session of this broker with the controller. One request is in flight at a time."""
+    """The session of this broker with the controller. One request is in flight at a time. Times are
+    monotonic ms.
+    """
 
     def __init__(self, *, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms

@@ -45,10 +45,10 @@ class FailureReports:
         return self._unreported.keys()
 
     def is_known(self, directory_id: DirectoryId) -> bool:
-        """Return whether the controller needs no further report about this directory.
+        """Return whether no report about this directory is pending.
 
-        True if the directory has not failed. Otherwise the controller must know the failure,
-        and for each affected replica that it was in this directory.
+        True if the directory has not failed. Otherwise True once the controller has acknowledged
+        the failure, and knows of each affected replica that it was in this directory.
         """
         half_reported = self._half_reported.get(directory_id)
         return directory_id not in self._unreported and (

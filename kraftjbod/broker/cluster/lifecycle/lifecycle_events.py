@@ -256,7 +256,9 @@ class AnnounceUnfenced:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceMayStop:
-    """Action: report the end of the controlled shutdown: this broker leads no partition."""
+    """Action: report the end of the controlled shutdown: the controller has moved all leaders away,
+    or does not have this broker's registration.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,14 +170,15 @@ class BrokerLifecycleManager:
         return self._state.may_be_deposed(self._clock.now_ms())
 
     async def session(self) -> None:
-        """Wait for the controller's next response if the session has expired; else return at
-        once."""
+        """Return at once unless the session has expired. Then wait for a response of the controller
+        that renews it.
+        """
         while self.is_session_over:
             self._heard.clear()
             await self._heard.wait()
 
     async def session_regained(self) -> float:
-        """Wait for a response of the controller after the session had expired.
+        """Wait for the end of an outage in which the session expired. Each outage is returned once.
 
         :return: loop time, in seconds, of the first heartbeat that failed in that outage.
         """
@@ -209,7 +210,9 @@ class BrokerLifecycleManager:
         return await self._unless_failed(self._registered)
 
     async def unfenced(self) -> None:
-        """Wait until the broker may serve clients; raises as :meth:`wait_failed` does."""
+        """Wait until the controller unfences the broker for the first time; raises as
+        :meth:`wait_failed` does.
+        """
         await self._unless_failed(self._unfenced)
 
     async def wait_failed(self) -> None:
@@ -299,9 +302,12 @@ class BrokerLifecycleManager:
         await self._ask_for(self._forgetting, directory_id, event, timeout_ms)
 
     async def begin_controlled_shutdown(self, timeout_ms: int, *, at_once: bool = False) -> bool:
-        """Ask the controller to move leaders away; return whether it did so within ``timeout_ms``.
+        """Ask the controller to move leaders away, and wait until it has or ``timeout_ms`` have
+        passed.
 
         :param at_once: for a broker that cannot serve: the first heartbeat asks to be fenced.
+        :return: True if the controller agrees to the stop or does not have this broker's
+            registration; False after the timeout, or if the broker must stop (:meth:`wait_failed`).
         """
         self._post(ShutdownRequested(at_once=at_once))
         ends = {self._may_stop, self._failed}
@@ -311,7 +317,9 @@ class BrokerLifecycleManager:
         return self._may_stop.done()
 
     async def close(self) -> None:
-        """Stop at once; the controller notices the missing heartbeats."""
+        """Stop at once; pending :meth:`attach` and :meth:`forget` fail. The controller notices the
+        missing heartbeats.
+        """
         self._is_closed = True
         stopping = OperatingError("the broker is stopping")
         for waiting in (self._attaching, self._forgetting):

@@ -148,7 +148,9 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleTimes:
-    """Intervals and time limits. ``eager_interval_ms`` is used while a report has no response."""
+    """Intervals and time limits. ``eager_interval_ms`` is the interval of heartbeats while a report
+    has no response. The controller's responses replace ``session_timeout_ms``.
+    """
 
     heartbeat_interval_ms: int = 2_000
     eager_interval_ms: int = 100
@@ -160,7 +162,7 @@ class LifecycleTimes:
 class LifecycleState:
     """The state machine: ``handle(event, now_ms)`` returns the actions to perform.
 
-    Attributes are read-only for callers.
+    Attributes are read-only for callers. All times are monotonic ms.
 
     :raises InvalidTransition: from ``handle``: a response arrived without a request in flight.
     """

@@ -31,7 +31,9 @@ from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN, CleanShutdown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryChanges:
-    """Directories whose registration or removal a caller waits for."""
+    """Directories that a registration adds or returns (``attached``), and releases
+    (``forgotten``).
+    """
 
     attached: tuple[DirectoryId, ...] = ()
     forgotten: tuple[DirectoryId, ...] = ()
@@ -126,7 +128,9 @@ class ReportedDirectories:
 
     @property
     def reported_clean_epochs(self) -> tuple[BrokerEpoch, ...]:
-        """The epoch up to which each directory in ``asked`` is complete, in the same order."""
+        """The epoch up to which each directory in ``asked`` is complete, in the same order; that of
+        ``NO_CLEAN_SHUTDOWN`` if it is not known to be complete.
+        """
         return tuple(self._whole.get(d, NO_CLEAN_SHUTDOWN).broker_epoch for d in self._asked)
 
     @property

@@ -96,8 +96,9 @@ class ClassicGroup:
 
     @property
     def pending(self) -> dict[str, int]:
-        """Ids given to new members that must send JoinGroup again, with the times at which they
-        expire."""
+        """Ids given to new members that must send JoinGroup again, with the monotonic ms at which
+        they expire.
+        """
         return self._roster.pending
 
     @property

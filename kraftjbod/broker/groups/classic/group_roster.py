@@ -161,7 +161,7 @@ class GroupRoster:
         member.take(request)
 
     def restore(self, member: Member, before: Terms) -> None:
-        """Undo :meth:`take`."""
+        """Undo :meth:`take`: restore the protocols and timeouts ``before``."""
         self._common = None
         member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms = before
 

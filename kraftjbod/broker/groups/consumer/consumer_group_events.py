@@ -35,7 +35,9 @@ AWAY = -2
 
 
 class MigrationPolicy(Enum):
-    """``group.consumer.migration.policy``: which groups with members may change their protocol."""
+    """``group.consumer.migration.policy``: the directions in which a group with members may change
+    its protocol. UPGRADE is from the classic to the consumer protocol.
+    """
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"

@@ -157,7 +157,7 @@ class ConsumerGroupState:
 
     @property
     def is_written(self) -> bool:
-        """Whether the log has facts of the group."""
+        """Whether the group has any fact, written or about to be written."""
         return bool(
             self._epoch
             or self._target_epoch

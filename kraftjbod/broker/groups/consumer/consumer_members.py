@@ -190,7 +190,9 @@ class ConsumerMembers:
         return self.succeed(old, asked.member_id)
 
     def succeed(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Return a static member with another member id and the same assignment."""
+        """Give a static member another member id, with the same assignment, and return it with its
+        new id.
+        """
         state, group_id = self._state, self._state.group_id
         target, current = state.target(old.member_id), state.current(old.member_id)
         self._changes.put(*_end(group_id, old.member_id))

@@ -40,10 +40,12 @@ class GroupTopics(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """A value that is equal for equal topic ids, partition counts and racks."""
+        """An opaque value that changes with topic ids, partition counts and racks."""
 
     def layout_of(self, names: Collection[str]) -> Layout:
-        """Return a value like :attr:`layout` for the topics with these names only."""
+        """Return a value like :attr:`layout` that changes only with the topics of these names, or
+        racks.
+        """
 
     def topic(self, name: str) -> GroupTopic | None: ...
 
@@ -52,7 +54,9 @@ class GroupTopics(Protocol):
     def names(self) -> Iterable[str]: ...
 
     def hash_of(self, names: Collection[str]) -> int:
-        """Return a hash of the topics' ids, partition counts and racks; 0 if no topic exists."""
+        """Return a hash of the named topics' ids, partition counts and racks; 0 if none of them
+        exists.
+        """
 
 
 class ClusterTopics:

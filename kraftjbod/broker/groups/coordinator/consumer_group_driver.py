@@ -126,7 +126,9 @@ class ConsumerGroupDriver:
         return group
 
     async def delete(self, led: LedGroups, group: ConsumerGroup) -> ErrorCode:
-        """Delete a consumer group; return NON_EMPTY_GROUP if it has members."""
+        """Delete a consumer group. Return NONE once that is replicated, NON_EMPTY_GROUP if it has
+        members, or the error code of the write.
+        """
         token: Completion[DeletionAnswer] = Completion()
         self.handle(led, group, DeletionRequested(token))
         return (await token).code

@@ -62,7 +62,8 @@ class GroupCommits:
         *,
         absent_code: ErrorCode,
     ) -> ErrorCode:
-        """Commit all of ``offsets`` or none; return the error code when they are replicated.
+        """Commit all of ``offsets`` or none. Return NONE once they are replicated, else the error
+        code. After an error of the write they may still be committed.
 
         :param absent_code: the code if the sender claims a generation of a group that does not
             exist.
@@ -100,7 +101,8 @@ class GroupCommits:
         producer: tuple[int, int],
         claim: TransactionClaim,
     ) -> ErrorCode:
-        """Append ``offsets`` as a part of the producer's transaction; return the error code.
+        """Append ``offsets`` as a part of the producer's transaction. Return NONE once they are
+        replicated, else the error code.
 
         The offsets take effect when that transaction is committed.
 

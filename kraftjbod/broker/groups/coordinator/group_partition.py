@@ -233,7 +233,11 @@ class GroupPartition:
                 return ErrorCode.NON_EMPTY_GROUP
 
     def deletion(self, group_id: str) -> list[Fact]:
-        """Return the facts that delete the group and its committed offsets."""
+        """Return the facts that delete the group's committed offsets and the record of a classic
+        group.
+
+        A consumer group is deleted by its own facts afterwards (``DeletionRequested``).
+        """
         pending = dict.fromkeys(self.pending.of_group(group_id))
         facts: list[Fact] = [
             OffsetFact(group_id, topic_partition, None)
