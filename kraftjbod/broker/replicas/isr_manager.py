@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Final
+from typing import Final, NamedTuple
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
@@ -41,7 +41,12 @@ _CHECK_INTERVAL_MS: Final = 500
 #: Each partition is checked for lag this many times in ``replica.lag.time.max.ms``.
 _LAG_CHECKS_PER_LIMIT: Final = 4
 
-_PendingChange = tuple[HostedReplica, IsrChange]
+
+class _PendingChange(NamedTuple):
+    replica: HostedReplica
+    change: IsrChange
+    #: Whether the change adds a member. Metadata may show the change before it is answered.
+    is_growth: bool
 
 
 class IsrManager:
@@ -160,16 +165,17 @@ class IsrManager:
 
     def _want(self, replica: HostedReplica, isr: tuple[BrokerId, ...]) -> None:
         assert replica.partition is not None, replica
+        is_growth = len(isr) > len(replica.partition.isr)
         change = replica.partition.begin_isr_change(
             isr,
             own_broker_epoch=self._lifecycle.broker_epoch,
             metadata_offset=self._cache.state.offset,
         )
-        self._unsent[replica.key] = (replica, change)
+        self._unsent[replica.key] = _PendingChange(replica, change, is_growth)
         self._wakeup.set()
 
     def _is_pending(self, item: _PendingChange) -> bool:
-        replica, change = item
+        replica, change = item.replica, item.change
         return (
             self._replicas.is_current(replica)
             and replica.partition is not None
@@ -183,7 +189,7 @@ class IsrManager:
         request = AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=self._lifecycle.broker_epoch,
-            partitions=tuple(change.partition_request(key) for key, (_, change) in changes.items()),
+            partitions=tuple(item.change.partition_request(key) for key, item in changes.items()),
         )
         try:
             response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)
@@ -199,11 +205,11 @@ class IsrManager:
 
     def _settle(self, item: _PendingChange, altered: AlteredPartition) -> bool:
         """Apply the answer for one partition; return whether the change must be sent again."""
-        replica, change = item
+        replica, change = item.replica, item.change
         partition = replica.partition
         if partition is None:
             return False
-        high_watermark, members = partition.high_watermark, len(partition.isr)
+        high_watermark = partition.high_watermark
         if altered.error_code is ErrorCode.NONE:
             partition.isr_change_committed(
                 change,
@@ -211,8 +217,7 @@ class IsrManager:
                 partition_epoch=altered.partition_epoch,
                 isr=altered.isr,
             )
-            is_growth = len(altered.isr) > members
-            self._metrics.count("IsrExpandsPerSec" if is_growth else "IsrShrinksPerSec")
+            self._metrics.count("IsrExpandsPerSec" if item.is_growth else "IsrShrinksPerSec")
             self._replicas.in_sync_set_changed(replica, high_watermark)
             return False
         verdict = partition.isr_change_refused(change, altered.error_code)

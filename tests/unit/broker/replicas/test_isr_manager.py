@@ -66,6 +66,20 @@ async def test_follower_that_caught_up_joins_the_isr() -> None:
         assert isr_changes(rigs[0])[0] == (1, 2)
 
 
+async def test_isr_expansion_that_metadata_brings_first_counts_as_expansion() -> None:
+    async with brokers(2) as rigs:
+        rigs[0].tasks.start(rigs[0].parts.isr.run_isr_manager(), "isr")
+        rigs[0].controller.may_answer.clear()
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        await until(lambda: isr_changes(rigs[0]))
+        await replay_isr(rigs[0], (1, 2))
+        rigs[0].controller.may_answer.set()
+        counts = rigs[0].around.metrics.snapshot
+        await until(lambda: counts()["IsrExpandsPerSec"] + counts()["IsrShrinksPerSec"])
+        assert (counts()["IsrExpandsPerSec"], counts()["IsrShrinksPerSec"]) == (1, 0)
+
+
 async def test_lagging_member_leaves_the_isr_and_waiting_produce_completes() -> None:
     async with brokers(1, replica_lag_time_max_ms="50") as (rig,):
         rig.tasks.start(rig.parts.isr.run_isr_manager(), "isr")
