@@ -41,6 +41,7 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import METADATA_VERSION
+from kraftjbod.core.node_principals import NO_NODES, NodePrincipals
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -117,6 +118,7 @@ class ControlManagers:
         controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
         may_delete_topics: bool = True,
         make_authorizer: Callable[[], StandardAuthorizer | None] = lambda: None,
+        node_principals: NodePrincipals = NO_NODES,
     ) -> None:
         """:param in_file: the controller's file, which applies if the metadata has no value.
         :param node_id: the node whose own values in the metadata apply; None for none.
@@ -124,6 +126,7 @@ class ControlManagers:
             election.
         :param controllers: returns the voters, each with the feature levels it supports, if known.
         :param make_authorizer: creates the authorizer without bindings, or None for none.
+        :param node_principals: principals of nodes, which no SCRAM user may have.
         """
         self.cluster_id = cluster_id
         self.state = MetadataState()
@@ -173,7 +176,7 @@ class ControlManagers:
         self._controllers = controllers
         self._authorizer = make_authorizer()
         self._acls = AclControlManager(self.state, random_bytes)
-        self._scram = ScramControlManager(state=self.state)
+        self._scram = ScramControlManager(state=self.state, node_principals=node_principals)
 
     # --- decisions -------------------------------------------------------------------------------
 

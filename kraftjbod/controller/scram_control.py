@@ -1,7 +1,7 @@
 """PURE. ``ScramControlManager``: add, replace and delete SCRAM credentials.
 
 The checks, error codes and texts are those of Kafka's ``ScramControlManager``. In addition no user
-may be called ``*``, which stands for all users in ACLs.
+may be called ``*``, which stands for all users in ACLs, or have the principal of a node.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.core.node_principals import NODE_PRINCIPALS_KEY, NodePrincipals
 from kraftjbod.core.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 from kraftjbod.metadata.records import (
     RemoveUserScramCredentialRecord,
@@ -38,8 +39,10 @@ ScramRecord = UserScramCredentialRecord | RemoveUserScramCredentialRecord
 class ScramControlManager:
     """Decides about credentials. Reads the shared state and changes nothing of it."""
 
-    def __init__(self, *, state: MetadataState) -> None:
+    def __init__(self, *, state: MetadataState, node_principals: NodePrincipals) -> None:
+        """:param node_principals: principals of nodes, which no user may have."""
         self._state = state
+        self._node_principals = node_principals
 
     def alter(
         self, request: AlterUserScramCredentialsRequestRpc
@@ -87,6 +90,12 @@ class ScramControlManager:
         if change.user == "*":
             raise _refused(
                 "A user cannot be called *, which stands for all users in ACLs",
+                ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            )
+        if self._node_principals.node_of(f"User:{change.user}") is not None:
+            raise _refused(
+                f"User:{change.user} is the principal of a broker or controller by "
+                f"{NODE_PRINCIPALS_KEY}: choose another user name",
                 ErrorCode.UNACCEPTABLE_CREDENTIAL,
             )
         if len(change.user) > MAX_USER_CHARS or len(change.salt) > MAX_SALT_BYTES:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from itertools import permutations
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
@@ -39,7 +40,7 @@ from kraftjbod.core.listener_config import (
     served_listener_keys,
     upper_names,
 )
-from kraftjbod.core.node_principals import NODE_PRINCIPALS_KEY, NodePrincipals
+from kraftjbod.core.node_principals import NO_NODES, NODE_PRINCIPALS_KEY, NodePrincipals
 from kraftjbod.core.sasl_config import require_sasl
 from kraftjbod.core.security_keys import (
     PLAINTEXT,
@@ -222,6 +223,8 @@ class DynamicNodeConfig(KeyedModel):
 
 
 DYNAMIC_NODE_KEYS: Final = DynamicNodeConfig.keys()
+#: Brokers compare the principal of each request on the listener between them.
+_node_principals: Final = lru_cache(maxsize=8)(NodePrincipals.parse)
 
 
 class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
@@ -368,7 +371,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     @classmethod
     def _principals(cls, value: str | None) -> str | None:
         if value is not None:
-            NodePrincipals.parse(value)
+            _node_principals(value)
         return value
 
     @field_validator("authorizer_class_name")
@@ -486,7 +489,17 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     def node_principals(self) -> NodePrincipals | None:
         """``cluster.node.principals``, parsed; None if it is not set."""
         text = self.cluster_node_principals
-        return None if text is None else NodePrincipals.parse(text)
+        return None if text is None else _node_principals(text)
+
+    def node_principals_of(self, listener_name: str) -> NodePrincipals | None:
+        """Return the principals that act as nodes on a listener; None if addresses decide.
+
+        Principals of nodes count only on listeners between nodes, where they are those of
+        certificates (:meth:`require_node_identity`).
+        """
+        if self.cluster_node_principals is None:
+            return None
+        return self.node_principals if listener_name in self.node_listeners else NO_NODES
 
     def require_node_identity(self, source: str) -> None:
         """Require that ``cluster.node.principals`` can be verified.

@@ -53,6 +53,10 @@ class NodePrincipals:
         return None
 
 
+NO_NODES: Final = NodePrincipals(())
+"""On a listener of clients: no principal is that of a node."""
+
+
 def _compiled(part: str) -> re.Pattern[str]:
     before, _, after = part.partition(_ID)
     return re.compile(f"{re.escape(before)}{_NUMBER}{re.escape(after)}")

@@ -337,7 +337,7 @@ class BrokerServer:
             ),
             sasl=self._sasl_of(endpoint.name),
             tls=self._tls.settings_of(endpoint.name),
-            node_principals=self._config.node_principals,
+            node_principals=self._config.node_principals_of(endpoint.name),
         )
         await listener.bind()
         self._listeners[endpoint.name] = listener

@@ -23,6 +23,7 @@ from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import ConnectionId, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_config import Endpoint
+from kraftjbod.core.node_principals import NO_NODES
 from kraftjbod.core.telemetry import LevelSwitch, get_logger
 from kraftjbod.core.version import package_version
 from kraftjbod.daemon.listener_limits import controller_listener_limits, memory_budget
@@ -263,6 +264,7 @@ class ControllerServer:
             controllers=quorum.supported_features,
             may_delete_topics=config.delete_topic_enable,
             make_authorizer=partial(build_authorizer, config),
+            node_principals=config.node_principals or NO_NODES,
         )
         self._registration = self._build_registration(cluster_id)
         return QuorumController(
@@ -395,7 +397,7 @@ class ControllerServer:
             memory=memory_budget(config),
             limits=controller_listener_limits(config, self._environment.max_open_files),
             tls=self._tls.settings_of(config.endpoint.name),
-            node_principals=config.node_principals,
+            node_principals=config.node_principals_of(config.endpoint.name),
         )
 
 

@@ -291,7 +291,8 @@ def kafka_server(
     :param sasl: settings of a listener whose clients log in. Without them the principal comes from
         the TLS handshake, or is ``User:ANONYMOUS``.
     :param tls: settings of a listener with TLS; None for plaintext.
-    :param node_principals: the principals of nodes. None accepts each principal as a node's.
+    :param node_principals: the principals that act as nodes on this listener. None accepts each
+        principal as a node's.
     """
     protocol = ("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT")
 

@@ -62,6 +62,6 @@ class NodeIdentity:
         node = "a broker or controller" if claimed is None else f"node {claimed}"
         return (
             f"{shortened(api)} is only for {node}, and {shortened(self._principal)} is not its "
-            f"principal by {NODE_PRINCIPALS_KEY}: use the certificate of the node, or correct that "
-            "key in the files of all nodes"
+            f"principal by {NODE_PRINCIPALS_KEY} on this listener: use the certificate of the node "
+            "and a listener between nodes, or correct that key in the files of all nodes"
         )

@@ -33,6 +33,7 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.core.node_principals import NodePrincipals
 from kraftjbod.metadata import records as r
 from kraftjbod.metadata.record_codec import decode_entry, encode_entry
 from kraftjbod.metadata.registrations import PartitionRegistration
@@ -193,6 +194,7 @@ class World:
             draw_below=lambda _: 0,
             controllers=lambda: self.voter_features,
             make_authorizer=self._make_authorizer,
+            node_principals=NodePrincipals.parse("User:node-{id}"),
         )
 
     def rebuild_from_snapshot(self, part_size: int) -> None:

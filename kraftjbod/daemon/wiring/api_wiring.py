@@ -88,7 +88,6 @@ class ApiWiring:
         self._transactions = transactions
         self._answers = answers
         self._peers = peers
-        self._node_principals = config.node_principals
         self.audit = self._build_audit()
         self.kafka = self._build_apis()
         self.telemetry = self._build_telemetry()
@@ -268,7 +267,7 @@ class ApiWiring:
 
     def _is_member(self, connection: ConnectionContext) -> bool:
         """Return whether the connection is a broker's or controller's."""
-        principals = self._node_principals
+        principals = self._config.node_principals_of(connection.listener_name)
         is_node = principals is None or principals.node_of(connection.principal) is not None
         return is_node and self._peers.allows(connection.peer_host)
 

@@ -4,42 +4,61 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import confluent_kafka
+import confluent_kafka.admin
 import pytest
+from confluent_kafka.admin import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.jaas import PLAIN_MODULE
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.net.dialer import Dialer
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.net.tls_transport import TlsSettings
+from kraftjbod.protocol import messages as m
 from kraftjbod.protocol.rpc_messages import AllocateProducerIdsRequest
 from tests.certificates import Authority, Identity
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
+from tests.integration.raw import exchange_on
 from tests.integration.security.test_tls_listener import free_ports
 from tests.integration.tools import tool
 
 pytestmark = pytest.mark.process
 CONTROLLER_ID = 100
 CLIENTS = 2_000
+PROTOCOLS = {
+    "PLAINTEXT": "PLAINTEXT",
+    "CONTROLLER": "SSL",
+    "INTERNAL": "SSL",
+    "CLIENTS": "SSL",
+    "LOGIN": "SASL_PLAINTEXT",
+}
 
 
 @dataclass(frozen=True)
 class Secured:
-    """A controller and three brokers. The listener PLAINTEXT of brokers is for this test only."""
+    """A controller and three brokers. Clients use the listeners PLAINTEXT, CLIENTS and LOGIN."""
 
     cluster: Cluster
     authority: Authority
     path: Path
     #: Port of the listener INTERNAL by broker.
     internal: dict[int, int]
+    #: Ports of broker 1 by the listener of clients.
+    for_clients: dict[str, int]
 
     @property
     def controller_port(self) -> int:
@@ -50,7 +69,9 @@ def node_keys(ca: Path, keystore: Path) -> dict[str, str]:
     return {
         "ssl.store.check.interval.ms": "100",
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL,INTERNAL:SSL",
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{protocol}" for name, protocol in PROTOCOLS.items()
+        ),
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(keystore),
         "ssl.truststore.type": "PEM",
@@ -69,7 +90,9 @@ def secured(
     authority = Authority()
     ca = authority.write_pem(path / "ca.pem")
     cluster = make_shared_cluster(brokers=3, dirs=1, start=False)
-    internal = dict(zip(cluster.brokers, free_ports(3), strict=True))
+    *ports, clients_port, login_port = free_ports(5)
+    internal = dict(zip(cluster.brokers, ports, strict=True))
+    for_clients = {"CLIENTS": clients_port, "LOGIN": login_port}
     daemons = {**cluster.local.controllers, **cluster.brokers}
     for node_id, daemon in daemons.items():
         role = daemon.files.role
@@ -81,9 +104,15 @@ def secured(
             plain = Endpoint.parse(values["listeners"])
             values["listeners"] = f"{plain.text},INTERNAL://127.0.0.1:{internal[node_id]}"
             values["inter.broker.listener.name"] = "INTERNAL"
+        if node_id == 1:
+            values["listeners"] += "".join(
+                f",{name}://127.0.0.1:{port}" for name, port in for_clients.items()
+            )
+            values["sasl.enabled.mechanisms"] = "PLAIN"
+            values["plain.sasl.jaas.config"] = f'{PLAIN_MODULE} required user_broker-2="secret";'
         config_path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     cluster.start()
-    yield Secured(cluster, authority, path, internal)
+    yield Secured(cluster, authority, path, internal, for_clients)
 
 
 def produce(secured: Secured, topic: str, count: int) -> None:
@@ -193,6 +222,63 @@ def set_session_timeout(secured: Secured, value_ms: str) -> None:
     words = ("--alter", "--entity-type", "brokers", "--entity-default", "--add-config")
     done = tool("configs", secured.cluster, *words, f"broker.session.timeout.ms={value_ms}")
     assert done.returncode == 0, done
+
+
+def open_as_broker_2(secured: Secured, listener: str, path: Path) -> socket.socket:
+    """Connect to broker 1, with the principal of broker 2."""
+    ports = {**secured.for_clients, "INTERNAL": secured.internal[1]}
+    plain = socket.create_connection(("127.0.0.1", ports[listener]), 30)
+    if listener != "LOGIN":
+        context = secured.authority.client_context()
+        identity = secured.authority.issue("broker-2")
+        context.load_cert_chain(identity.write_pem(path / f"{uuid.uuid4().hex}.pem"))
+        return context.wrap_socket(plain, server_hostname="127.0.0.1")
+    exchange_on(plain, m.SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    login = m.SaslAuthenticateRequest(auth_bytes=b"\0broker-2\0secret")
+    assert exchange_on(plain, login, 2).error_code == ErrorCode.NONE
+    return plain
+
+
+@pytest.mark.parametrize("listener", ["INTERNAL", "CLIENTS", "LOGIN"])
+def test_node_principal_counts_only_on_listener_between_brokers(
+    secured: Secured, tmp_path: Path, listener: str
+) -> None:
+    """A certificate or a login with a node's name gives no rights where clients connect."""
+    fetch = m.FetchRequest(
+        replica_state=m.FetchRequest.ReplicaState(replica_id=2, replica_epoch=-1),
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=[],
+    )
+    kinds = m.WriteTxnMarkersRequest
+    topic = kinds.WritableTxnMarkerTopic(name="absent", partition_indexes=[0])
+    marker = kinds.WritableTxnMarker(producer_id=1, producer_epoch=0, topics=[topic])
+    offsets = m.ListOffsetsRequest(replica_id=2, isolation_level=0, topics=[])
+    is_node = listener == "INTERNAL"
+    with open_as_broker_2(secured, listener, tmp_path) as connection:
+        code = exchange_on(connection, fetch, 15).error_code
+        assert (code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED) is not is_node
+        (answer,) = exchange_on(connection, kinds(markers=[marker]), 1).markers
+        code = answer.topics[0].partitions[0].error_code
+        assert (code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED) is not is_node
+        if is_node:
+            exchange_on(connection, offsets, 7)
+        else:
+            with pytest.raises(ConnectionError):
+                exchange_on(connection, offsets, 7)
+
+
+def test_scram_user_with_name_of_node_principal_is_refused(secured: Secured) -> None:
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": secured.cluster.bootstrap})
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    changes = [UserScramCredentialUpsertion(user, info, b"x") for user in ("broker-7", "broker-x")]
+    altered = admin.alter_user_scram_credentials(changes)
+    altered["broker-x"].result(60)
+    with pytest.raises(
+        confluent_kafka.KafkaException, match=r"cluster\.node\.principals"
+    ) as refused:
+        altered["broker-7"].result(60)
+    assert refused.value.args[0].code() == ErrorCode.UNACCEPTABLE_CREDENTIAL
 
 
 def test_killed_broker_is_fenced_because_its_tls_connection_closed(secured: Secured) -> None:

@@ -7,6 +7,7 @@ import pytest
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import ConfigType, config_types
 from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.node_principals import NO_NODES, NodePrincipals
 from kraftjbod.core.ssl_config import SslConfig
 
 BROKER = {
@@ -111,6 +112,10 @@ def test_broker_has_keys_for_the_controllers_listener() -> None:
         cluster_node_principals="User:broker-{id}",
     )
     assert config.node_listeners == ("CONTROLLER", "OUTER")
+    for_nodes = NodePrincipals.parse("User:broker-{id}")
+    assert config.node_principals_of("OUTER") == for_nodes
+    assert config.node_principals_of("PLAINTEXT") == NO_NODES
+    assert broker().node_principals_of("PLAINTEXT") is None
     assert config.of_listener("CONTROLLER").ssl_endpoint_identification_algorithm == ""
     assert config.of_listener("OUTER").ssl_endpoint_identification_algorithm == "https"
 
