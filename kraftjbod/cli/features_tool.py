@@ -29,7 +29,7 @@ from kraftjbod.cli.terminal.command import (
     tool_group,
 )
 from kraftjbod.core.errors import ConnectionLostError, KraftJbodError, OperatingError
-from kraftjbod.core.metadata_version import METADATA_VERSION
+from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
 
 _FIRST_LEVEL: Final = 7
 #: Kafka's releases from which an upgrade is possible: the first and the last "IV" of each.
@@ -51,7 +51,8 @@ _RELEASES: Final = [
     f"{release}-IV{iv}" for release, (first, last) in _IVS.items() for iv in range(first, last + 1)
 ]
 LEVEL_OF_RELEASE: Final[Mapping[str, int]] = {
-    release: level for level, release in enumerate(_RELEASES, _FIRST_LEVEL)
+    **{release: level for level, release in enumerate(_RELEASES, _FIRST_LEVEL)},
+    **{version.release: version.value for version in MetadataVersion},
 }
 _RELEASE_OF_LEVEL: Final = {level: release for release, level in LEVEL_OF_RELEASE.items()}
 _MAX_LEVEL: Final = 2**15 - 1
@@ -181,7 +182,7 @@ def parse_levels(metadata: str | None, pairs: tuple[str, ...]) -> dict[str, int]
         if metadata not in LEVEL_OF_RELEASE:
             raise FeatureCommandError(
                 f"Unsupported metadata version {metadata}. "
-                f"Supported metadata versions are {', '.join(_RELEASES)}"
+                f"Supported metadata versions are {', '.join(LEVEL_OF_RELEASE)}"
             )
         levels[METADATA_VERSION] = LEVEL_OF_RELEASE[metadata]
     for pair in pairs:

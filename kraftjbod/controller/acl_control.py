@@ -22,7 +22,7 @@ from kraftjbod.core.acl import (
 )
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import Uuid
-from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_acl_messages import (
@@ -39,7 +39,7 @@ from kraftjbod.protocol.rpc_acl_messages import (
 MAX_DELETED: Final = 10_000
 #: Bindings of the cluster. Each node keeps them in memory, and compares them with each filter.
 MAX_ACLS: Final = 100_000
-_LEAST_LEVEL: Final = MetadataVersion.IV_4_4_IV2
+_LEAST_LEVEL: Final = MetadataVersion.IV_4_4_IV2_J1
 
 
 class AclControlManager:
@@ -56,7 +56,7 @@ class AclControlManager:
         :raises OperatingError: UNSUPPORTED_VERSION: the level of ``metadata.version`` has no access
             control lists.
         """
-        self._require_level()
+        self._state.metadata_version.require_for(_LEAST_LEVEL, "Access control lists")
         records: dict[AclBinding, AccessControlEntryRecord] = {}
         results: list[AclOutcome] = []
         for creation in request.creations:
@@ -120,15 +120,6 @@ class AclControlManager:
         for acl_id, binding in self._state.acls.items():
             if chosen.matches(binding):
                 yield acl_id, binding
-
-    def _require_level(self) -> None:
-        level = self._state.metadata_version
-        if level < _LEAST_LEVEL:
-            raise OperatingError(
-                f"Access control lists need {METADATA_VERSION} {_LEAST_LEVEL.release}, and the "
-                f"cluster has {level.release}: raise it with kraftjbod-features.",
-                code=ErrorCode.UNSUPPORTED_VERSION,
-            )
 
     def _require_space(self, new: int) -> None:
         if len(self._state.acls) + new >= MAX_ACLS:

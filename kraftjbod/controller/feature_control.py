@@ -198,8 +198,13 @@ class FeatureControlManager:
 
         :raises OperatingError: INVALID_UPDATE_VERSION, naming configurations of controllers.
         """
-        if MetadataVersion(update.level).has_controllers:
-            return
+        wanted = MetadataVersion(update.level)
+        if not wanted.has_controllers:
+            self._require_no_controller_configs(update)
+        if not wanted.has_access_control:
+            self._require_no_access_control(update)
+
+    def _require_no_controller_configs(self, update: FeatureUpdate) -> None:
         found = sorted(
             f"{key} of {name or 'all nodes'}"
             for (kind, name), values in self._state.configs.items()
@@ -212,17 +217,25 @@ class FeatureControlManager:
                 f"It knows no configuration of controllers: delete {_bounded(found)} first, with "
                 "kraftjbod-configs.",
             )
+
+    def _require_no_access_control(self, update: FeatureUpdate) -> None:
+        """Require that there are no access control lists and no SCRAM credentials.
+
+        An unsafe downgrade is refused too: without its lists the cluster would be open to clients
+        that the lists denied.
+        """
         if self._state.acls:
             raise _invalid(
                 update,
                 f"It knows no access control lists: delete all {len(self._state.acls)} first, with "
-                "kraftjbod-acls.",
+                "kafka-acls.sh.",
             )
         if self._state.scram_credentials:
+            users = sorted({user for _, user in self._state.scram_credentials})
             raise _invalid(
                 update,
-                f"It knows no SCRAM credentials: delete all {len(self._state.scram_credentials)} "
-                "first.",
+                f"It knows no SCRAM credentials: delete those of {_bounded(users)} first, with "
+                "kafka-configs.sh.",
             )
 
     def _losses(self, wanted: MetadataVersion) -> list[str]:

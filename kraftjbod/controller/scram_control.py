@@ -11,7 +11,7 @@ from typing import Final
 
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.core.node_principals import NODE_PRINCIPALS_KEY, NodePrincipals
 from kraftjbod.core.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 from kraftjbod.metadata.records import (
@@ -30,7 +30,7 @@ from kraftjbod.protocol.rpc_scram_messages import (
 MAX_CREDENTIALS: Final = 100_000
 MAX_USER_CHARS: Final = 1_000
 MAX_SALT_BYTES: Final = 1024
-_LEAST_LEVEL: Final = MetadataVersion.IV_4_4_IV2
+_LEAST_LEVEL: Final = MetadataVersion.IV_4_4_IV2_J1
 _MECHANISMS: Final = frozenset(ScramMechanism)
 
 ScramRecord = UserScramCredentialRecord | RemoveUserScramCredentialRecord
@@ -67,13 +67,7 @@ class ScramControlManager:
         return ControllerResult(records=tuple(records), response=response, is_atomic=False)
 
     def _record(self, change: ScramChange, new: int) -> ScramRecord:
-        level = self._state.metadata_version
-        if level < _LEAST_LEVEL:
-            raise _refused(
-                f"SCRAM credentials need {METADATA_VERSION} {_LEAST_LEVEL.release}, and the "
-                f"cluster has {level.release}: raise it with kraftjbod-features.",
-                ErrorCode.UNSUPPORTED_VERSION,
-            )
+        self._state.metadata_version.require_for(_LEAST_LEVEL, "SCRAM credentials")
         if not change.user:
             raise _refused("Username must not be empty", ErrorCode.UNACCEPTABLE_CREDENTIAL)
         if change.mechanism not in _MECHANISMS:

@@ -1,7 +1,8 @@
 """PURE. Levels of ``metadata.version``, the feature level that the cluster has agreed on.
 
-Names and numbers are Kafka's. A level says which fields of records and requests may be used. The
-versions of records and requests are defined beside their schemas.
+Names and numbers are Kafka's up to 4.4-IV2. Later levels are kraftjbod's own (ADR 111). A level
+says which fields of records and requests may be used. The versions of records and requests are
+defined beside their schemas.
 
 This module does not know the level of a cluster.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, Self
 
-from kraftjbod.core.errors import StartupError
+from kraftjbod.core.errors import ErrorCode, OperatingError, StartupError
 
 METADATA_VERSION: Final = "metadata.version"
 """Name of the feature of this level."""
@@ -36,11 +37,14 @@ class MetadataVersion(IntEnum):
     """Directories can be cordoned (KIP-1066)."""
     IV_4_4_IV2 = 33
     """Controllers are registered (KIP-919), and apply configurations at run time."""
+    IV_4_4_IV2_J1 = 1001
+    """The metadata has access control lists and SCRAM credentials. Kafka has them from 3.2-IV0 and
+    3.5-IV2 on, but kraftjbod 0.1.0 knows 4.4-IV2 without their records."""
 
     @property
     def release(self) -> str:
         """Name of the level for operators, such as ``"3.7-IV2"``."""
-        return self.name.removeprefix("IV_").replace("_", ".", 1).replace("_", "-", 1)
+        return self.name.removeprefix("IV_").replace("_", ".", 1).replace("_", "-")
 
     @property
     def has_directories(self) -> bool:
@@ -54,6 +58,26 @@ class MetadataVersion(IntEnum):
     def has_controllers(self) -> bool:
         """Whether controllers are registered and can be configured at run time (KIP-919)."""
         return self >= MetadataVersion.IV_4_4_IV2
+
+    @property
+    def has_access_control(self) -> bool:
+        """Whether the metadata can have access control lists and SCRAM credentials."""
+        return self >= MetadataVersion.IV_4_4_IV2_J1
+
+    def require_for(self, needed: MetadataVersion, what: str) -> None:
+        """Require that this level of the cluster is at least ``needed``.
+
+        :param what: subject of the error message, in the plural.
+        :raises OperatingError: UNSUPPORTED_VERSION, with the command that raises the level.
+        """
+        if self < needed:
+            raise OperatingError(
+                f"{what} need {METADATA_VERSION} {needed.release}, and the cluster has "
+                f"{self.release}: run kraftjbod-features --bootstrap-server HOST:PORT upgrade "
+                f"--metadata {needed.release} when all brokers and controllers have the new "
+                "software",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
 
     @property
     def may_have_elr(self) -> bool:
@@ -101,7 +125,7 @@ def _all_levels() -> str:
 MIN_METADATA_VERSION: Final = min(MetadataVersion)
 LATEST_METADATA_VERSION: Final = max(MetadataVersion)
 """The greatest level that this software can run at."""
-DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_4_4_IV2
+DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_4_4_IV2_J1
 """Level with which a new cluster is formatted."""
 KRAFT_VERSION: Final = "kraft.version"
 """1 once the metadata log names its voters. It is stored in no record of the metadata."""

@@ -355,7 +355,7 @@ class AccessControlEntryRecord:
 
     TYPE: ClassVar[int] = 18
     VERSION: ClassVar[int] = 0
-    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2_J1
 
     acl_id: Uuid
     binding: AclBinding
@@ -365,7 +365,7 @@ class AccessControlEntryRecord:
 class RemoveAccessControlEntryRecord:
     TYPE: ClassVar[int] = 19
     VERSION: ClassVar[int] = 0
-    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2_J1
 
     acl_id: Uuid
 
@@ -376,7 +376,7 @@ class UserScramCredentialRecord:
 
     TYPE: ClassVar[int] = 11
     VERSION: ClassVar[int] = 0
-    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2_J1
 
     name: str
     mechanism: ScramMechanism
@@ -390,7 +390,7 @@ class UserScramCredentialRecord:
 class RemoveUserScramCredentialRecord:
     TYPE: ClassVar[int] = 22
     VERSION: ClassVar[int] = 0
-    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2_J1
 
     name: str
     mechanism: ScramMechanism

@@ -383,6 +383,7 @@ class MetadataState:
                 delta.brokers.add(broker_id)
         if not level.has_controllers:
             self.controllers.clear()
+        if not level.has_access_control:
             delta.removed_acls |= self.acls
             self.acls.clear()
             self.acl_ids.clear()

@@ -32,7 +32,7 @@ from kraftjbod.core.ids import (
     Uuid,
 )
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.core.node_principals import NodePrincipals
 from kraftjbod.metadata import records as r
 from kraftjbod.metadata.record_codec import decode_entry, encode_entry
@@ -45,6 +45,7 @@ from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.protocol import rpc_scram_messages as s
 
 CLUSTER_ID = "golden"
+LATEST = str(LATEST_METADATA_VERSION.value)
 ELR = "eligible.leader.replicas.version"
 SATURATED = LogDirState.SATURATED
 _RESERVED = {"-": UNASSIGNED_DIR, "lost": LOST_DIR, "migrating": MIGRATING_DIR}
@@ -315,7 +316,7 @@ class World:
                 listeners=(m.ListenerInfo(name="PLAINTEXT", host="h", port=9092 + broker_id),),
                 rack=options.get("rack"),
                 features={
-                    "metadata.version": (1, int(options.get("metadata_version", "33"))),
+                    "metadata.version": (1, int(options.get("metadata_version", LATEST))),
                     ELR: (0, int(options.get("elr", "1"))),
                 },
                 log_dirs=_dirs(options.get("dirs", "")),
@@ -570,7 +571,7 @@ class World:
                 directory_id=directory(options.get("dir", "m")),
                 listeners=(m.ListenerInfo(name="CONTROLLER", host="h", port=9093),),
                 features={
-                    "metadata.version": (14, int(options.get("metadata_version", "33"))),
+                    "metadata.version": (14, int(options.get("metadata_version", LATEST))),
                     ELR: (0, 1),
                 },
                 software_version="1.0",
@@ -623,9 +624,9 @@ class World:
         return ControllerResult(response=self.managers.set_by_metadata())
 
     def _do_votes(self, words: list[str], _: dict[str, str]) -> None:
-        """Set the other voters, which support levels up to 33 according to their messages."""
+        """Set the other voters, which support all levels according to their messages."""
         self.voter_features = {
-            BrokerId(int(word)): {"metadata.version": (14, 33)} for word in words
+            BrokerId(int(word)): {"metadata.version": (14, int(LATEST))} for word in words
         }
 
     def _do_take_leadership(self, _: list[str], __: dict[str, str]) -> None:

@@ -54,10 +54,10 @@ def test_format_writes_meta_properties_that_info_shows(config: str, tmp_path: Pa
     assert result.exit_code == 0
     assert result.output.splitlines() == [
         "Bootstrap metadata: eligible.leader.replicas.version=1, group.version=1, "
-        "metadata.version=33, transaction.version=2",
-        f"Formatting metadata directory {tmp_path}/m with metadata.version 4.4-IV2.",
-        f"Formatting data directory {tmp_path}/a with metadata.version 4.4-IV2.",
-        f"Formatting data directory {tmp_path}/b with metadata.version 4.4-IV2.",
+        "metadata.version=1001, transaction.version=2",
+        f"Formatting metadata directory {tmp_path}/m with metadata.version 4.4-IV2-J1.",
+        f"Formatting data directory {tmp_path}/a with metadata.version 4.4-IV2-J1.",
+        f"Formatting data directory {tmp_path}/b with metadata.version 4.4-IV2-J1.",
     ]
     texts = {d: (tmp_path / d / "meta.properties").read_text() for d in "abm"}
     assert len({line for t in texts.values() for line in t.split() if "directory.id" in line}) == 3

@@ -27,7 +27,7 @@ def binding(name: str) -> a.AclBody:
 
 def make_world() -> World:
     world = World()
-    list(world.run("feature 33"))
+    list(world.run("feature 1001"))
     return world
 
 

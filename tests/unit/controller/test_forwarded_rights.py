@@ -32,7 +32,7 @@ CREATE_T: dict[str, Any] = {"topics": (m.NewTopic(name="t"),), "topic_ids": ()}
 
 def world_with_topic() -> tuple[World, TopicId]:
     world = World()
-    for line in ("feature 33", "up 1 dirs=a", "topic t replicas=1"):
+    for line in ("feature 1001", "up 1 dirs=a", "topic t replicas=1"):
         list(world.run(line))
     return world, world.state.topic_ids["t"]
 
@@ -113,7 +113,7 @@ def test_control_managers_authorize_by_replayed_bindings() -> None:
     world = World(make_authorizer=StandardAuthorizer)
     named = {"client_principal": "User:a", "client_host": "10.0.0.1"}
     request = a.CreateAclsRequestRpc(creations=(), **named)
-    list(world.run("feature 33"))
+    list(world.run("feature 1001"))
     with pytest.raises(OperatingError):
         world.managers.require_rights(request)
     list(world.run("acl CLUSTER LITERAL kafka-cluster User:a * ALTER ALLOW"))

@@ -13,7 +13,7 @@ from tests.golden.transcript import World
 def test_scram_credentials_beyond_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scram_control, "MAX_CREDENTIALS", 2)
     world = World()
-    list(world.run("feature 33"))
+    list(world.run("feature 1001"))
 
     def add(*users: str) -> list[int]:
         changes = tuple(ScramChange(user=user, mechanism=1, iterations=4096) for user in users)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.core.errors import StartupError
+from kraftjbod.core.errors import ErrorCode, OperatingError, StartupError
 from kraftjbod.core.metadata_version import (
     DEFAULT_METADATA_VERSION,
     LATEST_METADATA_VERSION,
@@ -21,6 +21,7 @@ from kraftjbod.core.metadata_version import (
         ("3.7-IV2", 17, True, False, False),
         ("4.3-IV0", 30, True, True, False),
         ("4.4-IV2", 33, True, True, True),
+        ("4.4-IV2-J1", 1001, True, True, True),
     ],
 )
 def test_metadata_version_has_release_level_and_capabilities(
@@ -43,8 +44,18 @@ def test_unknown_metadata_version_is_refused_with_supported_ones() -> None:
 def test_default_metadata_version_is_within_supported_range() -> None:
     assert MIN_METADATA_VERSION < DEFAULT_METADATA_VERSION <= LATEST_METADATA_VERSION
     assert SUPPORTED_FEATURES == {
-        "metadata.version": (14, 33),
+        "metadata.version": (14, 1001),
         "eligible.leader.replicas.version": (0, 1),
         "transaction.version": (0, 2),
         "group.version": (0, 1),
     }
+
+
+def test_access_control_needs_a_level_that_older_software_does_not_know() -> None:
+    """Release 0.1.0 knows 4.4-IV2 without records of access control lists and credentials."""
+    needed = MetadataVersion.IV_4_4_IV2_J1
+    assert [version for version in MetadataVersion if version.has_access_control] == [needed]
+    needed.require_for(needed, "Lists")
+    with pytest.raises(OperatingError, match=r"upgrade --metadata 4\.4-IV2-J1 when") as refused:
+        MetadataVersion.IV_4_4_IV2.require_for(needed, "Lists")
+    assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION

@@ -25,7 +25,7 @@ from kraftjbod.core.scram import ScramMechanism
 from kraftjbod.metadata import record_codec as c
 from kraftjbod.metadata import records as r
 
-BEFORE, JBOD, CORDON, CONTROLLERS = MetadataVersion
+BEFORE, JBOD, CORDON, CONTROLLERS, ACCESS = MetadataVersion
 A = DirectoryId(b"a" * 16)
 
 _uuids = st.binary(min_size=16, max_size=16)
@@ -280,11 +280,25 @@ def test_encode_entry_rejects_fields_that_the_metadata_version_cannot_carry(
         c.encode_entry([record], level)
 
 
-def test_encode_entry_rejects_a_record_type_above_the_metadata_version() -> None:
-    record = r.UnregisterControllerRecord(controller_id=BrokerId(100))
-    with pytest.raises(LocalProtocolError, match="30 cannot carry UnregisterControllerRecord"):
-        c.encode_entry([record], CORDON)
-    assert c.decode_entry(c.encode_entry([record], CONTROLLERS)) == (record,)
+@pytest.mark.parametrize(
+    ("record", "below", "least"),
+    [
+        (r.UnregisterControllerRecord(controller_id=BrokerId(100)), CORDON, CONTROLLERS),
+        (r.RemoveAccessControlEntryRecord(acl_id=Uuid(bytes(16))), CONTROLLERS, ACCESS),
+        (
+            r.RemoveUserScramCredentialRecord(name="a", mechanism=ScramMechanism.SCRAM_SHA_256),
+            CONTROLLERS,
+            ACCESS,
+        ),
+    ],
+)
+def test_encode_entry_rejects_a_record_type_above_the_metadata_version(
+    record: r.Record, below: MetadataVersion, least: MetadataVersion
+) -> None:
+    name = type(record).__name__
+    with pytest.raises(LocalProtocolError, match=f"{below.value} cannot carry {name}"):
+        c.encode_entry([record], below)
+    assert c.decode_entry(c.encode_entry([record], least)) == (record,)
 
 
 def test_encode_entry_omits_migrating_directories_below_their_metadata_version() -> None:

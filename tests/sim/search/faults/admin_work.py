@@ -34,6 +34,7 @@ from kraftjbod.cli.clients.replica_admin import Reassignment, alter_partition_re
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.core.metadata_version import (
+    DEFAULT_METADATA_VERSION,
     METADATA_VERSION,
     SUPPORTED_FEATURES,
     MetadataVersion,
@@ -233,7 +234,7 @@ class AdminWork:
         A cluster of mixed versions has that level. Raising is refused while the node with older
         software is registered; after some refusals that software is replaced.
         """
-        low, high = OLDER_VERSION, MetadataVersion.IV_4_4_IV2
+        low, high = OLDER_VERSION, DEFAULT_METADATA_VERSION
         older = self._older_host()
         if older is not None or self._is_outdated(high):
             await self._raise_to(high)

@@ -25,7 +25,7 @@ def test_admin_work_on_settings_and_replicas_is_undone_at_the_end() -> None:
     outcome_lines = play(_CLUSTER).story
     story = "\n".join(outcome_lines)
     assert "broker_session" in story or "set " in story
-    assert "raise metadata.version to 4.4-IV2: done" in story
+    assert "raise metadata.version to 4.4-IV2-J1: done" in story
     assert "reassign " in story
     asked = [line for line in outcome_lines if "grow __" in line or "delete __" in line]
     assert asked and all("done" not in line for line in asked), asked

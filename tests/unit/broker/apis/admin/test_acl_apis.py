@@ -30,7 +30,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.world = World()
-        list(self.world.run("feature 33"))
+        list(self.world.run("feature 1001"))
         self.sizes: list[int] = []
         self.is_silent = False
 

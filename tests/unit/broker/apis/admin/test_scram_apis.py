@@ -25,7 +25,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.world = World()
-        list(self.world.run("feature 33"))
+        list(self.world.run("feature 1001"))
         self.asked: list[Any] = []
         self.is_silent = False
 
