@@ -129,9 +129,8 @@ class ControlManagers:
         :param node_principals: principals of nodes, which no SCRAM user may have.
         """
         self.cluster_id = cluster_id
-        self.state = MetadataState()
+        self.state, self.index = MetadataState(), ReplicaIndex()
         self._settings = SettingsInForce(in_file, node_id)
-        self.index = ReplicaIndex()
         self._random_bytes = random_bytes
         self._election_timeout_ms = election_timeout_ms
         self._heartbeats = BrokerHeartbeatManager(
@@ -176,7 +175,7 @@ class ControlManagers:
         self._controllers = controllers
         self._authorizer = make_authorizer()
         self._acls = AclControlManager(self.state, random_bytes)
-        self._scram = ScramControlManager(state=self.state, node_principals=node_principals)
+        self._scram = ScramControlManager(self.state, node_principals)
 
     # --- decisions -------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ ScramRecord = UserScramCredentialRecord | RemoveUserScramCredentialRecord
 class ScramControlManager:
     """Decides about credentials. Reads the shared state and changes nothing of it."""
 
-    def __init__(self, *, state: MetadataState, node_principals: NodePrincipals) -> None:
+    def __init__(self, state: MetadataState, node_principals: NodePrincipals) -> None:
         """:param node_principals: principals of nodes, which no user may have."""
         self._state = state
         self._node_principals = node_principals
