@@ -190,8 +190,9 @@ class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
     cordoned_log_dirs: tuple[str, ...] = ()
     """Directories that take no new replicas (KIP-1066); ``*`` for all of them."""
     min_insync_replicas: int = Field(default=DEFAULT_MIN_INSYNC_REPLICAS, ge=1)
-    """Default of the topic key ``min.insync.replicas``. A broker's file can raise the cluster's
-    value, but not lower it."""
+    """Default of the topic key ``min.insync.replicas``. The cluster's value in the metadata has
+    precedence over this node's file. Without one, a file can raise the default, but not lower
+    it."""
 
     @field_validator("cordoned_log_dirs", mode="before")
     @classmethod

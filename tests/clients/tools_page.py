@@ -29,10 +29,11 @@ _START_S: Final = 180
 _TOOLS: Final = "org.apache.kafka.tools"
 _HEAD: Final = (
     "# Tools\n\n"
-    "Kafka's command line tools with a kraftjbod cluster, and kraftjbod's tools with Apache Kafka "
-    "{version}. `make tools-page` runs all of them and writes this page.\n"
-    "Both tools get the same flags. *yes*: the tool ended with exit code 0 and printed the "
-    "expected text.\n\n"
+    "This page says which of Kafka's command line tools were tested with a kraftjbod cluster, and "
+    "which of kraftjbod's tools with Apache Kafka {version}. `make tools-page` runs all of them "
+    "and writes this page.\n"
+    "In each row both tools got the same arguments. *yes*: the tool ended with exit code 0 and "
+    "printed the expected text.\n\n"
     "| tool | arguments | Kafka's tool, kraftjbod cluster | kraftjbod's tool, Kafka |\n"
     "|---|---|---|---|\n"
 )

@@ -14,9 +14,9 @@ PAGE: Final = ROOT / "docs/coverage.md"
 _HEAD: Final = """\
 # Coverage
 
-The share of lines that `make test`'s unit tests (`tests/unit`) run, by package of kraftjbod.
+This page has the share of the lines of each package that the unit tests (`tests/unit`) run.
 `make coverage` measures it and writes this page.
-Packages with low figures are tested with real processes, in `tests/integration` and `tests/spark`, which are not part of it.
+Packages with low figures are tested with real processes, in `tests/integration` and `tests/spark`. These tests are not counted here.
 """
 
 
