@@ -149,7 +149,8 @@ def line_sums(lines: DataFrame) -> DataFrame:
     """Return sums of ``ACKNOWLEDGED_LINES`` by topic and partition.
 
     ``lines`` counts all lines, and ``lacking`` the lines without a required column. ``disorderly``
-    counts lines whose offset or sequence does not exceed those of the producer's earlier lines.
+    counts lines whose offset or sequence does not exceed the last one of the producer's lines at
+    lower offsets.
     """
     size = F.coalesce("count", F.lit(1))
     ends = lines.withColumn("last_offset", F.col("offset") + size - 1).withColumn(

@@ -84,8 +84,9 @@ def read_replica_batches(
 
 
 def tasks_for(spark: SparkSession, ranges: int) -> int:
-    """Return the number of tasks to read ``ranges``: several per core, because replicas differ in
-    size."""
+    """Return the number of tasks for this number of ranges: at most one per range, and at most four
+    per core. A core gets several, because replicas differ in size.
+    """
     cores = int(spark.sparkContext.defaultParallelism)
     return max(1, min(ranges, _TASKS_PER_CORE * cores))
 
@@ -139,7 +140,8 @@ class ReplicaReader:
         return self._position >= self._end
 
     async def step(self) -> list[Row]:
-        """Fetch once and return the rows; empty if the broker has no records yet.
+        """Fetch once and return the rows; empty, after a short pause, if the broker has no records
+        yet.
 
         :raises OperatingError: a permanent error, such as a broker without this version of Fetch.
         """

@@ -82,9 +82,10 @@ def is_transient(error: Any) -> bool:
 
 
 def quiet(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return ``settings`` without librdkafka's log lines on standard error.
+    """Return ``settings`` with a level that keeps librdkafka's log lines off standard error.
 
-    The errors that the source raises have the same information.
+    A level in ``settings`` has priority. The errors that the source raises have the same
+    information.
     """
     return {"log_level": "2", **settings}
 
@@ -111,7 +112,12 @@ class Assigned:
 
 class OffsetLookup:
     """Queries partitions and offsets for one query. The object is created on the driver and not
-    sent to executors."""
+    sent to executors.
+
+    Each request blocks for up to ``patience_s`` seconds. Then it raises
+    :class:`RequestTimedOutError`; for an error that is not transient it raises
+    :class:`OperatingError` at once.
+    """
 
     def __init__(self, options: SourceOptions, *, patience_s: float = PATIENCE_S) -> None:
         self._options = options

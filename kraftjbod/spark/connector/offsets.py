@@ -89,7 +89,8 @@ class OffsetRange:
 
 
 def limit_offsets(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """Return end offsets that are ``limit`` offsets after ``start`` in total.
+    """Return end offsets that are about ``limit`` offsets after ``start`` in total, and none after
+    ``latest``.
 
     The limit is divided in proportion to the available offsets. As in the connector, shares are
     rounded down, but a partition with any offsets gets at least one. A latest offset before its

@@ -72,9 +72,10 @@ class WrittenRange:
 def producer_settings(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of a producer: the defaults, replaced by the user's settings.
 
-    Without ``acks=all`` the producer is not idempotent.
+    Without ``acks=all`` the producer is not idempotent, unless the user sets
+    ``enable.idempotence``.
 
-    :raises ConfigError: the delivery timeout is unlimited.
+    :raises ConfigError: the delivery timeout is unlimited or no number.
     """
     merged = {**DEFAULTS, **settings}
     timeout = str(merged["delivery.timeout.ms"])
@@ -112,7 +113,7 @@ class RecordWriter:
             raise ConfigError(f"the Kafka client does not take these settings: {_words(e)}") from e
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Queue records; the order within a partition is kept.
+        """Queue records, and wait while the queue is full; the order within a partition is kept.
 
         :raises WriteError: one of these records or an earlier one cannot be written.
         """

@@ -43,7 +43,8 @@ _ENDS_WITH_OBJECT: Final = r"\}[ \t\r\n]*$"
 class Judgement:
     """Rules to classify records.
 
-    ``event_time`` is the path of a field, with dots. Its lateness limit is ``late_after_ms``.
+    ``event_time`` is the path of a field of the value, with dots; None: the record's timestamp is
+    its event time. A record is late more than ``late_after_ms`` after it; None: no record is late.
 
     :raises ConfigError: the field is not in the schema, or is not a time.
     """

@@ -43,7 +43,7 @@ def log_dirs(samples: DataFrame) -> DataFrame:
 def replicas(samples: DataFrame) -> DataFrame:
     """Return the table ``replicas`` from ``replica_samples``.
 
-    The write rate is that between the newest two samples.
+    The write rate is that between the newest two samples; 0 if there is only one.
     """
     per_replica = Window.partitionBy(*REPLICA, "is_future", "incarnation").orderBy("time")
     before, now = F.lag("time").over(per_replica), F.lag("appended_bytes_total").over(per_replica)

@@ -85,7 +85,7 @@ class ReportData:
 def read_report_data(job: Job, *, hours: float | None) -> ReportData:
     """Read every existing table.
 
-    :param hours: limit the telemetry to the last hours; None for all of it.
+    :param hours: how many hours of telemetry to read, up to the newest window; None for all.
     :raises StartupError: none of the tables exists.
     """
     found = {

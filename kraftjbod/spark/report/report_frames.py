@@ -277,7 +277,7 @@ def worst_first(outliers: DataFrame) -> DataFrame:
 
 
 def largest(growth: DataFrame, scope: str, limit: int) -> DataFrame:
-    """Return the ``limit`` largest rows of ``growth`` of one scope."""
+    """Return the ``limit`` rows of ``growth`` with the most bytes in one scope, largest first."""
     return growth.where(F.col("scope") == scope).orderBy(F.desc("size_bytes"), "name").limit(limit)
 
 

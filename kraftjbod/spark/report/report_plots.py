@@ -76,7 +76,8 @@ class Buckets:
 
     @classmethod
     def over(cls, first_s: float, last_s: float, shortest_s: float) -> Buckets:
-        """Return buckets whose number is at most :data:`MOST_BUCKETS`.
+        """Return at most :data:`MOST_BUCKETS` buckets, or one more if ``first_s`` is within a
+        bucket.
 
         :param shortest_s: length of the windows of the data; a bucket is a multiple of it.
         """

@@ -63,7 +63,10 @@ _ROW_IN: Final = 0.25
 
 
 def forecast_plot(forecasts: Sequence[Row]) -> Plot:
-    """Return the plot of the time until each directory is full, with its 95 % band."""
+    """Return the plot of the time until a directory is full, with its 95 % band.
+
+    Only the first 16 of ``forecasts`` are drawn; there must be one.
+    """
     rows = list(forecasts[:MOST_FORECASTS])
     titles: dict[str, str] = {}
     with styled():
@@ -97,7 +100,7 @@ def forecast_plot(forecasts: Sequence[Row]) -> Plot:
 
 
 def cone_plot(forecasts: Sequence[Row], history: Mapping[Dir, Sequence[Row]]) -> Plot | None:
-    """Return the plot of the first forecasts, with their history; None without any history.
+    """Return the plot of the first three forecasts that have a history; None if none has one.
 
     :param history: POINTS of directories.
     """
@@ -134,7 +137,7 @@ def cone_plot(forecasts: Sequence[Row], history: Mapping[Dir, Sequence[Row]]) ->
 
 
 def growth_plot(growth: Sequence[Row]) -> Plot:
-    """Return the plot of topics by size, with the growth of each."""
+    """Return the plot of the size and growth of the first 16 rows of ``growth``, all of topics."""
     rows = list(growth[:MOST_TOPICS])
     places = range(len(rows))
     with styled():
@@ -172,6 +175,8 @@ def plan_plot(plan_dirs: Sequence[Row]) -> Plot:
     """Return the plot of directories before and after a plan.
 
     :mod:`~kraftjbod.spark.plan.plan_picture` draws it.
+
+    :raises StartupError: no directory has a known size.
     """
     with styled():
         svg = inline_svg(plan_figure(plan_dirs), "plan", "Directories before and after the plan")
@@ -190,7 +195,10 @@ def plan_plot(plan_dirs: Sequence[Row]) -> Plot:
 
 
 def forecast_words(row: Row) -> str:
-    """Return ``broker 1 /data/d1: 5 GiB of 9 GiB, 1 MiB/s; full in 3 d 4 h, 2026-… UTC``."""
+    """Return ``broker 1 /data/d1: 5 GiB of 9 GiB, 1 MiB/s; full in 3 d 4 h, 2026-… UTC``.
+
+    Without ``full_at`` it ends in ``not before`` and the time ``earliest``.
+    """
     where = f"broker {row['broker_id']} {row['path']}"
     grows = f"{bytes_text(row['used_bytes'])} of {bytes_text(row['total_bytes'])}, "
     grows += f"{rate_text(row['growth_bytes_per_s'])}"

@@ -390,6 +390,8 @@ def in_own_process(
 ) -> T:
     """Return the result of ``on(start())``, run in a separate thread; then stop Spark.
 
+    Sets the time zone of this process to UTC. Exceptions of ``start`` and ``on`` are raised.
+
     :param at_end: wakes up ``on`` if it waits for anything but Spark.
     :raises KeyboardInterrupt: at Ctrl-C; at SIGTERM its subclass :class:`_Terminated`.
     """

@@ -22,7 +22,7 @@ _EVERY_S: Final = 0.5
 
 @contextmanager
 def progress(console: Console, spark: SparkSession) -> Iterator[None]:
-    """Context in which the line is shown."""
+    """Context that shows the progress of a job in one line, if ``console`` is a terminal."""
     if not console.is_terminal:
         yield
         return
@@ -40,7 +40,7 @@ def progress(console: Console, spark: SparkSession) -> Iterator[None]:
 
 
 def progress_text(tasks: Sequence[tuple[int, int]], batch: Any) -> str:
-    """Return the line.
+    """Return the line of progress; ``working`` if there is nothing to report.
 
     :param tasks: numbers of completed and of all tasks, per running stage.
     :param batch: Spark's report about the last batch of a streaming query, or None.

@@ -35,7 +35,10 @@ def minute_text(epoch_s: float | None) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """Return ``3 d 4 h``: the largest unit and the next smaller one, unless that is 0."""
+    """Return ``3 d 4 h``: the largest unit and the next smaller one, unless that is 0.
+
+    A dash if unknown; ``more than 10 y`` from ten years on.
+    """
     if seconds is None:
         return NOTHING
     if seconds >= _LONGEST_S:
@@ -49,14 +52,14 @@ def duration_text(seconds: float | None) -> str:
 
 
 def bytes_text(size: float | None) -> str:
-    """Return ``1.5 GiB``; negative sizes are allowed."""
+    """Return ``1.5 GiB``; negative sizes are allowed. A dash if unknown."""
     if size is None:
         return NOTHING
     return f"-{size_text(-size)}" if size < 0 else size_text(size)
 
 
 def rate_text(bytes_per_s: float | None) -> str:
-    """Return ``12.0 MiB/s``; rates below 100 B/s are shown per day."""
+    """Return ``12.0 MiB/s``; rates below 100 B/s are shown per day. A dash if unknown."""
     if bytes_per_s is None:
         return NOTHING
     if 0 < abs(bytes_per_s) < _NEXT_TO_NOTHING:
@@ -70,7 +73,7 @@ def share_text(part: float | None, whole: float | None) -> str:
 
 
 def ms_text(milliseconds: float | None) -> str:
-    """Return ``3.2 ms``, or ``1.50 s`` from a second on."""
+    """Return ``3.2 ms``, or ``1.50 s`` from a second on; a dash if unknown."""
     if milliseconds is None:
         return NOTHING
     if milliseconds >= 1000:
@@ -79,7 +82,7 @@ def ms_text(milliseconds: float | None) -> str:
 
 
 def count_text(count: float | None, one: str = "", many: str = "") -> str:
-    """Return ``1,234 directories``.
+    """Return ``1,234 directories``; a dash if unknown.
 
     :param many: plural of ``one``; by default ``one`` with an s.
     """

@@ -72,7 +72,7 @@ def publish(frame: DataFrame, table: str) -> None:
 
 
 def read_table(spark: SparkSession, tables: str, name: str, schema: StructType) -> DataFrame | None:
-    """Return the table ``name`` in the folder ``tables``; None if it does not exist.
+    """Return the table ``name`` in the folder ``tables``; None if it has no complete data.
 
     ``log_dir_windows`` includes the windows that are still open.
     """

@@ -43,13 +43,12 @@ _LAST: Final = (
 
 
 def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
-    """Aggregate samples of log directories: one row per directory and window.
+    """Aggregate samples of log directories: one row per directory and window with a sample.
 
     :param samples: rows of the table ``log_dir_samples``.
+    :param window_s: length of a window, in whole seconds.
     :returns: rows of the table ``log_dir_windows`` (the columns of ``LOG_DIR_WINDOWS``): state and
         sizes at the window's last sample, and rates, errors and latency within the window.
-
-    :param window_s: length of a window, in whole seconds.
     """
     series = _with_restarts(_series(samples, window_s), "series", "ends")
     grown = series.withColumn(
