@@ -91,7 +91,7 @@ TEST_CONFIG: Final[Mapping[str, str]] = {
 
 
 class ClusterTimeoutError(KraftJbodError):
-    """The cluster did not reach a state in time; the message has the states of its daemons."""
+    """The cluster or a broker of it did not reach a state in time; the message says which."""
 
 
 class LocalCluster:

@@ -54,7 +54,7 @@ _PATH: Final = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
 class DiskKitError(Exception):
-    """A command failed; the message has its output."""
+    """A disk or fault is not possible here, or a command for it failed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

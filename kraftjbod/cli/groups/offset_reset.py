@@ -20,7 +20,7 @@ _FIELDS: Final = 3
 
 
 class OffsetResetError(KraftJbodError):
-    """The requested offsets cannot be set."""
+    """An option or a file with offsets is malformed, or an offset cannot be determined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

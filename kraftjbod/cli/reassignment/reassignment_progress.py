@@ -46,7 +46,7 @@ _WIDTH_WITH_BARS: Final = 120
 
 
 class StalledError(KraftJbodError):
-    """No move has made progress for too long."""
+    """Nothing has progressed for too long: no move, or a broker does not apply a cordon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ QUANTUM: Final = 1_000
 
 
 class CallMeter:
-    """The number of calls since the last :meth:`take`, of all processes of a world."""
+    """Counts the calls of Python functions, of all processes of a world."""
 
     def __init__(self) -> None:
         self.calls = 0

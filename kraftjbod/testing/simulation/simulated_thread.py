@@ -29,7 +29,11 @@ T = TypeVar("T")
 
 
 class SimulatedThread:
-    """``work`` begins with the next event loop iteration; ``loop`` is the one of its process."""
+    """A thread of a simulated process: a greenlet that runs ``work`` on ``loop``, that of the
+    process.
+
+    ``work`` begins with the next event loop iteration.
+    """
 
     #: The thread that runs now; there is at most one.
     running: SimulatedThread | None = None
