@@ -401,6 +401,7 @@ def _said(config: DescribedConfig) -> ConfigEntry:
         value=config.value,
         source=ConfigSource(config.source),
         is_read_only=config.is_read_only,
+        is_sensitive=config.is_sensitive,
         synonyms=tuple(
             ConfigSynonym(synonym.name, synonym.value, ConfigSource(synonym.source))
             for synonym in config.synonyms

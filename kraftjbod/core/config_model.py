@@ -67,7 +67,9 @@ def parse_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
         if not isinstance(value, str):
             continue
         if "\0" in value:
-            shown = "" if kinds.get(key) is ConfigType.PASSWORD else f": {value!r}"
+            # A key that the model does not know may be a password of one listener.
+            is_open = kinds.get(key, ConfigType.PASSWORD) is not ConfigType.PASSWORD
+            shown = f": {value!r}" if is_open else ""
             raise ConfigError(f"{source}: {key} contains a NUL character{shown}")
         if key in kinds:
             try:

@@ -61,15 +61,16 @@ def parse_jaas(text: str) -> JaasEntry:
             if key.text != ";":
                 raise ValueError(f"at character {key.position}: expected an option, found =")
             break
-        sign = _next(tokens, f"= after the option {key.text}")
+        # A password with blanks and without quotes looks like options, so none is named.
+        sign = _next(tokens, "= after an option")
         if not (sign.is_sign and sign.text == "="):
             raise ValueError(
                 f"at character {sign.position}: expected = after an option. A value with blanks "
                 'needs quotes: key="value"'
             )
         if key.text in options:
-            raise ValueError(f"at character {key.position}: {key.text} occurs twice")
-        options[key.text] = _word(tokens, f"a value of {key.text}").text
+            raise ValueError(f"at character {key.position}: an option occurs twice")
+        options[key.text] = _word(tokens, "the value of an option").text
     if next(tokens, None) is not None:
         raise ValueError("there is text after the first ;, and only one login module is allowed")
     return JaasEntry(module=module.text, options=options)

@@ -109,6 +109,13 @@ def _kind(host: str) -> type[IPv4Address | IPv6Address] | None:
         return None
 
 
+def key_without_listener(key: str) -> str:
+    """Return ``key`` without ``listener.name.<name>.``."""
+    if not key.startswith(LISTENER_PREFIX):
+        return key
+    return key.removeprefix(LISTENER_PREFIX).partition(".")[2]
+
+
 def listener_values(
     values: Mapping[str, str], keys: Collection[str], *, listeners: Collection[str], source: str
 ) -> dict[str, dict[str, str]]:

@@ -20,8 +20,11 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
     """
     try:
         return dict(javaproperties.loads(text))
-    except javaproperties.InvalidUEscapeError as e:
-        raise ConfigError(f"{source}: {e}") from e
+    except javaproperties.InvalidUEscapeError:
+        # The error quotes the text after the escape, which may be that of a password.
+        raise ConfigError(
+            f"{source}: \\u is not followed by four hexadecimal digits: write \\\\ for a backslash"
+        ) from None
 
 
 def format_properties(values: Mapping[str, str], comment: str) -> str:

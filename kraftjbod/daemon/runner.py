@@ -53,6 +53,7 @@ import uvloop
 
 from kraftjbod.core import telemetry
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.config_model import ConfigType, KeyedModel, config_types
 from kraftjbod.core.errors import (
     ClusterRefusedError,
     ClusterUnreachableError,
@@ -67,6 +68,7 @@ from kraftjbod.core.errors import (
     UnreportedLogDirError,
 )
 from kraftjbod.core.kafka_keys import ignored_keys
+from kraftjbod.core.listener_config import key_without_listener
 from kraftjbod.core.peer_warnings import PeerWarnings
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.telemetry import Logger, Metrics, get_logger
@@ -170,7 +172,7 @@ def run_daemon(
         try:
             service = files.enter_context(contextlib.closing(this_service()))
             _require_assertions()
-            source, properties = _read_properties(name, argv)
+            source, properties = _read_properties(name, config_type, argv)
             config = config_type.from_properties(properties, source=source, base_dir=os.getcwd())
             config.require_closed_cluster_listeners()
             peers = PeerWarnings(time.monotonic)
@@ -373,10 +375,13 @@ class _PrintVersion(argparse.Action):
         parser.exit()
 
 
-def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[str, str]]:
+def _read_properties(
+    name: str, config_type: type[KeyedModel], argv: Sequence[str] | None
+) -> tuple[str, dict[str, str]]:
     """Return the path of the configuration file, and its properties with the overrides applied.
 
-    :raises ConfigError: the file cannot be read or parsed, or an override is malformed.
+    :raises ConfigError: the file cannot be read or parsed, or an override is malformed or is a
+        password.
     """
     parser = argparse.ArgumentParser(prog=f"kraftjbod-{name}")
     parser.add_argument("config", type=Path, help="path of the daemon's .properties file")
@@ -396,10 +401,22 @@ def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[s
     properties = parse_properties(text, str(options.config))
     for override in options.override:
         key, equals, value = override.partition("=")
+        key = key.strip()
         if not equals:
-            raise ConfigError(f"--override {override}: expected KEY=VALUE")
-        properties[key.strip()] = value.strip()
+            # The text may contain a password, so only its first word is printed.
+            raise ConfigError(f"--override {key.partition(' ')[0]}: expected KEY=VALUE")
+        if _is_password(config_type, key):
+            raise ConfigError(
+                f"--override {key}: other users of this host can read command lines: write "
+                f"passwords and keys into {options.config}"
+            )
+        properties[key] = value.strip()
     return str(options.config), properties
+
+
+def _is_password(config_type: type[KeyedModel], key: str) -> bool:
+    kind = config_types(config_type).get(key_without_listener(key))
+    return kind is ConfigType.PASSWORD
 
 
 def _send_telemetry(

@@ -109,6 +109,7 @@ class DescribedConfig(RpcBody):
     source: int
     is_read_only: bool
     synonyms: tuple[ConfigSynonym, ...] = ()
+    is_sensitive: bool = False
 
 
 class DescribeControllerConfigsResponse(RpcResponse):

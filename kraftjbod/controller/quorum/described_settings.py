@@ -43,6 +43,7 @@ def _described(
             value=None,
             source=ConfigSource.STATIC_BROKER if is_given else ConfigSource.DEFAULT,
             is_read_only=True,
+            is_sensitive=True,
         )
     synonyms = tuple(_synonyms(key, config, configs))
     return DescribedConfig(

@@ -49,10 +49,10 @@ def test_parse_jaas_returns_any_quoted_password(password: str) -> None:
         (f'M required password "{CANARY}";', "at character 21: expected = after an option"),
         (f"M required password={CANARY} {CANARY};", "expected = after an option"),
         (f'M required password="{CANARY};', "at character 21: a quote is not closed"),
-        (f'M required a=1 password="{CANARY}" a=2;', "a occurs twice"),
+        (f'M required a=1 password="{CANARY}" a=2;', "an option occurs twice"),
         (f'M required password="{CANARY}"; N required;', "only one login module is allowed"),
         ("M required =1;", "at character 12: expected an option, found ="),
-        ("M required a=;", "at character 14: expected a value of a, found ;"),
+        ("M required a=;", "at character 14: expected the value of an option, found ;"),
     ],
 )
 def test_parse_jaas_error_says_where_and_contains_no_value(text: str, reason: str) -> None:

@@ -49,4 +49,5 @@ def test_described_settings_contain_no_password() -> None:
     password = found["ssl.keystore.password"]
     assert (password.value, password.source) == (None, ConfigSource.STATIC_BROKER)
     assert password.synonyms == ()
+    assert password.is_sensitive and not found["node.id"].is_sensitive
     assert found["ssl.key.password"].source == ConfigSource.DEFAULT
