@@ -6,13 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kraftjbod.protocol import (
-    rpc_config_messages,
-    rpc_messages,
-    rpc_quorum_messages,
-)
 from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, api_name
-from kraftjbod.protocol.rpc_messages import RpcRequest
+from kraftjbod.protocol.rpc_codec import REQUESTS
 from kraftjbod.protocol.schemas.kafka_extensions import (
     FIRST_OWN_API_KEY,
     OWN_FIELDS,
@@ -31,8 +26,8 @@ The broker closes the connection of a request with another version, except that 
 """
 _RPC: Final = """## Listener of the controller
 
-Brokers, and tools with `--bootstrap-controller`, use kraftjbod's protocol: a frame is one MessagePack array, and each request has its versions ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
-An older version is used while `metadata.version` is lower than the newest version needs.
+Brokers, and tools with `--bootstrap-controller`, use kraftjbod's protocol: a frame is one MessagePack array, and each request has its own versions ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
+The table has the newest version of each request. While `metadata.version` is lower than that version needs, an older one is used.
 """
 _FIELDS: Final = """## Tagged fields that kraftjbod adds
 
@@ -58,13 +53,7 @@ def _apis() -> Iterator[str]:
 def _rpc_requests() -> Iterator[str]:
     yield "| request | version | purpose |"
     yield "|---|---|---|"
-    kinds = {
-        kind
-        for module in (rpc_messages, rpc_config_messages, rpc_quorum_messages)
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, RpcRequest) and hasattr(kind, "api")
-    }
-    for kind in sorted(kinds, key=lambda kind: kind.api):
+    for _, kind in sorted(REQUESTS.items()):
         own = kind.__doc__ if "__doc__" in vars(kind) else ""
         purpose = " ".join((own or "").partition("\n\n")[0].split())
         yield f"| {kind.api} | {kind.version} | {_code(purpose)} |"
