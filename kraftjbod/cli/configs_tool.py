@@ -37,6 +37,7 @@ from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     bootstrap_options,
     config_option,
+    controller_dialer,
     echo_json,
     format_option,
     json_option,
@@ -51,6 +52,7 @@ from kraftjbod.core.errors import (
     KraftJbodError,
     OperatingError,
 )
+from kraftjbod.net.dialer import Dialer
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     DescribeDynamicConfigsRequest,
@@ -162,7 +164,8 @@ def main(
     _require_sense(action, order, is_controller=bootstrap_controller is not None)
     is_alter = action == "alter"
     if bootstrap_controller is not None:
-        asyncio.run(_at_controllers(bootstrap_controller, give_up_ms, is_alter, order))
+        dialer = controller_dialer(command_config)
+        asyncio.run(_at_controllers(bootstrap_controller, dialer, give_up_ms, is_alter, order))
         return
     assert bootstrap_server is not None
     cluster = ClusterAddress(
@@ -307,15 +310,17 @@ def _require_present(order: Order, entries: Sequence[ConfigEntry]) -> None:
 # --- at the controllers --------------------------------------------------------------------------
 
 
-async def _at_controllers(addresses: str, timeout_ms: int, is_alter: bool, order: Order) -> None:
+async def _at_controllers(
+    addresses: str, dialer: Dialer, timeout_ms: int, is_alter: bool, order: Order
+) -> None:
     async with (
-        ControllerClient(addresses, timeout_ms=timeout_ms) as client,
+        ControllerClient(addresses, timeout_ms=timeout_ms, dialer=dialer) as client,
         controllers_at(addresses, timeout_ms=timeout_ms, report=report),
     ):
         described = await _committed(client, order)
         if not is_alter:
             if order.kind is ResourceType.BROKER:
-                described |= await _of_controllers(client, order, described, timeout_ms)
+                described |= await _of_controllers(client, dialer, order, described, timeout_ms)
             _report(order, dict(sorted(described.items(), key=_by_id)))
             return
         assert order.name is not None
@@ -360,7 +365,11 @@ async def _committed(client: ControllerClient, order: Order) -> Described:
 
 
 async def _of_controllers(
-    client: ControllerClient, order: Order, committed: Described, timeout_ms: int
+    client: ControllerClient,
+    dialer: Dialer,
+    order: Order,
+    committed: Described,
+    timeout_ms: int,
 ) -> Described:
     """Return the values that controllers report about themselves, by controller id.
 
@@ -378,7 +387,8 @@ async def _of_controllers(
     for name in wanted:
         for listener in controllers[name][:1]:
             host = f"[{listener.host}]" if ":" in listener.host else listener.host
-            async with ControllerClient(f"{host}:{listener.port}", timeout_ms=timeout_ms) as one:
+            address = f"{host}:{listener.port}"
+            async with ControllerClient(address, timeout_ms=timeout_ms, dialer=dialer) as one:
                 try:
                     answer = await one.call(DescribeControllerConfigsRequest())
                 except ConnectionLostError as e:

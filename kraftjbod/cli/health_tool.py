@@ -24,12 +24,15 @@ from typing import Any, Final
 import click
 
 from kraftjbod.cli.clients.cluster_admin import describe_fencing
-from kraftjbod.cli.clients.cluster_client import ClusterClient, parse_bootstrap
+from kraftjbod.cli.clients.cluster_client import parse_bootstrap
 from kraftjbod.cli.clients.first_contact import WrongPortError, is_controller, refuse_brokers
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, describe_own_log_dirs
 from kraftjbod.cli.terminal.command import (
+    config_option,
+    controller_dialer,
     fail,
     json_option,
+    make_client,
     require_one_address,
     timeout_option,
     tool,
@@ -90,11 +93,13 @@ class Health:
     metavar="HOST:PORT",
     help="Address of the controller to check.",
 )
+@config_option
 @timeout_option
 @json_option
 def main(
     bootstrap_server: str | None,
     bootstrap_controller: str | None,
+    command_config: str | None,
     give_up_ms: int,
     as_json: bool,
 ) -> None:
@@ -109,11 +114,13 @@ def main(
     if several or ":" not in address:
         raise click.UsageError(f"{address!r} is not one daemon: write HOST:PORT")
     is_broker = bootstrap_server is not None
-    asyncio.run(_check(address, give_up_ms, is_broker=is_broker, as_json=as_json))
+    asyncio.run(_check(address, give_up_ms, command_config, is_broker=is_broker, as_json=as_json))
 
 
-async def _check(address: str, timeout_ms: int, *, is_broker: bool, as_json: bool) -> None:
-    health = await examine(address, timeout_ms, is_broker=is_broker)
+async def _check(
+    address: str, timeout_ms: int, command_config: str | None, *, is_broker: bool, as_json: bool
+) -> None:
+    health = await examine(address, timeout_ms, is_broker=is_broker, command_config=command_config)
     if as_json:
         click.echo(health.document())
     elif health.reason is None:
@@ -122,14 +129,19 @@ async def _check(address: str, timeout_ms: int, *, is_broker: bool, as_json: boo
         fail(f"{health.who} does not serve: {health.reason}")
 
 
-async def examine(address: str, timeout_ms: int, *, is_broker: bool) -> Health:
+async def examine(
+    address: str, timeout_ms: int, *, is_broker: bool, command_config: str | None = None
+) -> Health:
     """Check the daemon at ``address``, ``HOST:PORT``. An error becomes the ``reason`` of the
-    result."""
+    result.
+
+    :param command_config: path of a file with client settings, or None.
+    """
     who = f"the {'broker' if is_broker else 'controller'} at {address}"
     ask = _ask_broker if is_broker else _ask_controller
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            return await ask(address, who, timeout_ms)
+            return await ask(address, who, timeout_ms, command_config)
     except TimeoutError:
         return Health(who=who, reason=f"no answer within {timeout_ms} ms")
     except ConnectionLostError as e:
@@ -152,9 +164,11 @@ async def _hint_at_other_daemon(address: str, *, is_broker: bool) -> str | None:
     return None
 
 
-async def _ask_broker(address: str, who: str, timeout_ms: int) -> Health:
+async def _ask_broker(
+    address: str, who: str, timeout_ms: int, command_config: str | None
+) -> Health:
     # This client knows no other brokers, so the one at the address answers.
-    async with ClusterClient(address, request_timeout_ms=timeout_ms) as client:
+    async with make_client(address, command_config, timeout_ms=timeout_ms) as client:
         broker_id, described = await describe_own_log_dirs(client)
         log_dirs = {log_dir.path: _state(log_dir) for log_dir in described}
         if broker_id is None:
@@ -171,7 +185,9 @@ def _state(log_dir: LogDirDescription) -> str:
     return _ONLINE if log_dir.error_code == ErrorCode.NONE else _OFFLINE
 
 
-async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
+async def _ask_controller(
+    address: str, who: str, timeout_ms: int, command_config: str | None
+) -> Health:
     # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
     from kraftjbod.cli.clients.controller_client import ControllerClient
     from kraftjbod.protocol.rpc_config_messages import (
@@ -179,7 +195,8 @@ async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
     )
     from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequestRpc
 
-    async with ControllerClient(address, timeout_ms=timeout_ms) as client:
+    dialer = controller_dialer(command_config)
+    async with ControllerClient(address, timeout_ms=timeout_ms, dialer=dialer) as client:
         # An empty request, which only the active controller answers, and only once all its earlier
         # decisions are committed.
         try:

@@ -5,7 +5,7 @@
 * Only :meth:`ClusterClient.retry` repeats failed operations: after errors that Kafka calls
   retriable and after lost connections, with backoff and fresh metadata, until a deadline.
 
-For tools and for the tour. It does not support security, groups or transactions.
+For tools and for the tour. It does not support groups or transactions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from kraftjbod.core.errors import (
     RequestTimedOutError,
 )
 from kraftjbod.core.loop.timing import ExponentialBackoff
-from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.net.dialer import PLAIN, Dialer
+from kraftjbod.net.kafka_client import KafkaConnection, Login
 from kraftjbod.protocol.kafka_codec import Request, api_name, request_api_key
 from kraftjbod.protocol.messages import MetadataRequest, MetadataResponse
 
@@ -151,7 +152,13 @@ class ClusterClient:
         retry_backoff_ms: int = 20,
         retry_backoff_max_ms: int = 1000,
         random_unit: Callable[[], float] = random.random,
+        dialer: Dialer = PLAIN,
+        login: Login | None = None,
     ) -> None:
+        """:param dialer: opens the connections.
+        :param login: logs in on each new connection.
+        """
+        self.dialer, self._login = dialer, login
         self.request_timeout_ms = request_timeout_ms
         self.metadata = ClusterMetadata()
         self._bootstrap = parse_bootstrap(bootstrap_servers)
@@ -398,6 +405,8 @@ class ClusterClient:
             port,
             client_id=self._client_id,
             timeout_ms=min(_CONNECT_TIMEOUT_MS, self.request_timeout_ms),
+            dialer=self.dialer,
+            login=self._login,
         )
         self._lost.discard((host, port))
         self._connections[host, port] = connection

@@ -19,6 +19,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_config import Endpoint
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import RpcRequest
 from kraftjbod.protocol.rpc_quorum_messages import (
@@ -43,11 +44,14 @@ class ControllerClient:
         *,
         timeout_ms: int,
         random_unit: Callable[[], float] = random.random,
+        dialer: Dialer = PLAIN,
     ) -> None:
         """:param addresses: ``HOST:PORT,...`` of some controllers.
+        :param dialer: opens the connections.
         :raises ConfigError: an address is malformed.
         """
         self._timeout_ms = timeout_ms
+        self._dialer = dialer
         self._backoff = ExponentialBackoff(
             initial_ms=_BACKOFF_MS, max_ms=_BACKOFF_MAX_MS, random_unit=random_unit
         )
@@ -62,7 +66,7 @@ class ControllerClient:
             raise ConfigError("no controller is named: write HOST:PORT")
 
     def _add(self, host: str, port: int) -> RpcClient:
-        client = RpcClient(host, port, backoff=self._backoff)
+        client = RpcClient(host, port, backoff=self._backoff, dialer=self._dialer)
         return self._clients.setdefault((host, port), client)
 
     async def __aenter__(self) -> Self:

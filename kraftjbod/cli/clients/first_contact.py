@@ -24,6 +24,7 @@ from kraftjbod.core.errors import (
     RequestTimedOutError,
 )
 from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.net.dialer import PLAIN, Dialer
 
 #: After this time without a response, the attempt is reported.
 _SILENT_MS: Final = 1_000
@@ -77,7 +78,7 @@ async def _try(client: ClusterClient, addresses: Sequence[Address], trying: _Try
         else:
             return
         if not failures:
-            await _refuse_controllers(addresses)
+            await _refuse_controllers(addresses, client.dialer)
             trying.say()
         failures += 1
         await asyncio.sleep(backoff.wait_ms(failures) / 1000)
@@ -117,8 +118,8 @@ class _Trying:
 # --- wrong port ----------------------------------------------------------------------------------
 
 
-async def _refuse_controllers(addresses: Sequence[Address]) -> None:
-    answers = await asyncio.gather(*(is_controller(*address) for address in addresses))
+async def _refuse_controllers(addresses: Sequence[Address], dialer: Dialer) -> None:
+    answers = await asyncio.gather(*(is_controller(host, port, dialer) for host, port in addresses))
     if any(answers):
         host, port = addresses[answers.index(True)]
         raise WrongPortError(
@@ -127,7 +128,7 @@ async def _refuse_controllers(addresses: Sequence[Address]) -> None:
         )
 
 
-async def is_controller(host: str, port: int) -> bool:
+async def is_controller(host: str, port: int, dialer: Dialer = PLAIN) -> bool:
     """Return whether a kraftjbod controller responds at this address."""
     # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
     from kraftjbod.net.rpc_client import RpcClient
@@ -135,7 +136,7 @@ async def is_controller(host: str, port: int) -> bool:
         ListPartitionReassignmentsRequestRpc,
     )
 
-    client = RpcClient(host, port, backoff=_backoff())
+    client = RpcClient(host, port, backoff=_backoff(), dialer=dialer)
     try:
         nothing = ListPartitionReassignmentsRequestRpc(partitions={})
         await client.call(nothing, timeout_ms=_ASK_OTHERWISE_MS)

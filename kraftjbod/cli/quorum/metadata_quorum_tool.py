@@ -34,6 +34,7 @@ from kraftjbod.cli.terminal.command import (
     answering,
     bootstrap_options,
     config_option,
+    controller_dialer,
     read_file,
     report,
     timeout_option,
@@ -43,6 +44,8 @@ from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import InvalidUuidText, KraftJbodError
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.properties import parse_properties
+from kraftjbod.core.security_keys import SSL
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.storage.dir_names import META_PROPERTIES
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import RealVfs
@@ -68,6 +71,8 @@ class Quorum:
     controllers: str | None
     command_config: str | None
     timeout_ms: int
+    dialer: Dialer | None = None
+    """Opens connections to controllers. If None: by ``command_config``."""
 
     async def change(self, voter: VoterToChange, *, unregisters: bool = False) -> None:
         """Add the voter if it has endpoints, else remove it. The request is not repeated.
@@ -82,6 +87,7 @@ class Quorum:
                 unregisters=unregisters,
                 timeout_ms=self.timeout_ms,
                 report=report,
+                dialer=self.dialer or controller_dialer(self.command_config),
             )
             return
         async with self._brokers().connect() as client:
@@ -93,7 +99,10 @@ class Quorum:
     async def describe(self) -> QuorumDescription:
         if self.controllers is not None:
             return await describe_quorum_by_controllers(
-                self.controllers, timeout_ms=self.timeout_ms, report=report
+                self.controllers,
+                timeout_ms=self.timeout_ms,
+                report=report,
+                dialer=self.dialer or controller_dialer(self.command_config),
             )
         async with self._brokers().connect() as client:
             return await client.retry(lambda: describe_quorum(client))
@@ -290,8 +299,9 @@ def add_command(quorum: Quorum, answer: Answer, dry_run: bool) -> None:
             "add-controller."
         )
     voter = _controller_of(quorum.command_config)
-    # The file is a controller's, so its settings are not for the client.
-    asked = replace(quorum, command_config=None)
+    # The file is a controller's, so it has the keys of a node instead of a client's.
+    dialer = _dialer_of(quorum.command_config)
+    asked = replace(quorum, command_config=None, dialer=dialer)
     if not dry_run:
         asyncio.run(asked.change(voter))
     what = "DRY RUN of adding" if dry_run else "Added"
@@ -349,13 +359,28 @@ def remove_command(
         answer.say(f"{what} KRaft controller {controller_id}", unregistered=controller_id)
 
 
+def _dialer_of(path: str) -> Dialer:
+    """Return a dialer with the certificate of the controller to which a file belongs."""
+    config = _controller_config(path)
+    name = config.controller_listener
+    if config.protocol_of(name) != SSL:
+        return PLAIN
+    from kraftjbod.cli.clients.client_settings import tls_dialer
+
+    return tls_dialer(config.of_listener(name), path)
+
+
+def _controller_config(path: str) -> ControllerConfig:
+    values = parse_properties(read_file(path), path)
+    return ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())
+
+
 def _controller_of(path: str) -> VoterToChange:
     """Return the controller to which a configuration file belongs, as a voter to add.
 
     :raises KraftJbodError: it is no controller's file, or its metadata directory is not formatted.
     """
-    values = parse_properties(read_file(path), path)
-    config = ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())
+    config = _controller_config(path)
     found = read_meta_properties(RealVfs(), f"{config.metadata_dir}/{META_PROPERTIES}")
     if found is None or found.directory_id is None:
         raise QuorumCommandError(

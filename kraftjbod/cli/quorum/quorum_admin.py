@@ -12,6 +12,7 @@ from kraftjbod.cli.clients.first_contact import controllers_at
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId, Uuid
 from kraftjbod.core.node_config import Endpoint
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.protocol.messages import (
     AddRaftVoterRequest,
     DescribeClusterRequest,
@@ -100,7 +101,7 @@ def _replica(
 
 
 async def describe_quorum_by_controllers(
-    addresses: str, *, timeout_ms: int, report: Callable[[str], None]
+    addresses: str, *, timeout_ms: int, report: Callable[[str], None], dialer: Dialer = PLAIN
 ) -> QuorumDescription:
     """Return the quorum, by a request to the active controller.
 
@@ -114,7 +115,7 @@ async def describe_quorum_by_controllers(
 
     async with (
         controllers_at(addresses, timeout_ms=timeout_ms, report=report),
-        ControllerClient(addresses, timeout_ms=timeout_ms) as client,
+        ControllerClient(addresses, timeout_ms=timeout_ms, dialer=dialer) as client,
     ):
         found = await client.call(rpc.DescribeQuorumRequestRpc())
     assert isinstance(found, rpc.DescribeQuorumResponseRpc), found
@@ -188,6 +189,7 @@ async def change_by_controllers(
     unregisters: bool,
     timeout_ms: int,
     report: Callable[[str], None],
+    dialer: Dialer = PLAIN,
 ) -> None:
     """Add ``voter`` if it has endpoints, else remove it, by a request to the active controller.
 
@@ -210,7 +212,7 @@ async def change_by_controllers(
     )
     async with (
         controllers_at(addresses, timeout_ms=timeout_ms, report=report),
-        ControllerClient(addresses, timeout_ms=timeout_ms) as client,
+        ControllerClient(addresses, timeout_ms=timeout_ms, dialer=dialer) as client,
     ):
         await client.call(request)
         if unregisters:

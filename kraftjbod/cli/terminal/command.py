@@ -25,10 +25,11 @@ import click
 from kraftjbod.cli.clients.cluster_client import ClusterClient, parse_bootstrap
 from kraftjbod.cli.clients.first_contact import controllers_at, reach
 from kraftjbod.core.errors import ConfigError, KraftJbodError
-from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.version import package_version
+from kraftjbod.net.dialer import PLAIN, Dialer
 
 if TYPE_CHECKING:
+    from kraftjbod.cli.clients.client_settings import ClientSettings
     from kraftjbod.cli.clients.controller_client import ControllerClient
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -154,9 +155,11 @@ class ClusterAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerAddress:
-    """The addresses of some or all controllers of a cluster, and the timeout of requests."""
+    """The addresses of some or all controllers of a cluster, the client's settings file, and the
+    timeout of requests."""
 
     bootstrap_controller: str
+    command_config: str | None = None
     timeout_ms: int = TOOL_TIMEOUT_MS
 
     @asynccontextmanager
@@ -164,6 +167,7 @@ class ControllerAddress:
         """Context with a client of the active controller, which skips dead controllers and
         followers.
 
+        :raises ConfigError: the settings cannot be used.
         :raises WrongPortError: a broker listens at an address.
         :raises ConnectionLostError: no controller responds within the tool's timeout.
         """
@@ -171,9 +175,10 @@ class ControllerAddress:
         from kraftjbod.cli.clients.controller_client import ControllerClient
 
         addresses, timeout_ms = self.bootstrap_controller, self.timeout_ms
+        dialer = controller_dialer(self.command_config)
         async with (
             controllers_at(addresses, timeout_ms=timeout_ms, report=report),
-            ControllerClient(addresses, timeout_ms=timeout_ms) as client,
+            ControllerClient(addresses, timeout_ms=timeout_ms, dialer=dialer) as client,
         ):
             yield client
 
@@ -181,7 +186,7 @@ class ControllerAddress:
 config_option = click.option(
     "--command-config",
     type=click.Path(dir_okay=False),
-    help="Properties file with client settings (client.id, request.timeout.ms).",
+    help="Properties file with client settings: security.protocol, ssl.*, sasl.*, client.id.",
 )
 timeout_option = click.option(
     "--timeout",
@@ -335,7 +340,9 @@ def either_options(command: F) -> F:
         else:
             assert bootstrap_controller is not None
             where = ControllerAddress(
-                bootstrap_controller=bootstrap_controller, timeout_ms=give_up_ms
+                bootstrap_controller=bootstrap_controller,
+                command_config=command_config,
+                timeout_ms=give_up_ms,
             )
         return command(*args, where=where, **flags)
 
@@ -354,21 +361,43 @@ def make_client(
     :param timeout_ms: timeout of retries, and of requests unless the file has another.
     :raises ConfigError: the settings are not supported by this client.
     """
-    settings: dict[str, str] = {}
-    if command_config is not None:
-        settings = parse_properties(read_file(command_config), command_config)
-    protocol = settings.get("security.protocol", "PLAINTEXT")
-    if protocol != "PLAINTEXT":
-        raise ConfigError(f"security.protocol={protocol}: only PLAINTEXT is spoken here")
-    request_timeout = settings.get("request.timeout.ms", str(timeout_ms))
-    if not request_timeout.isdigit():
-        raise ConfigError(f"request.timeout.ms={request_timeout}: expected milliseconds")
+    if command_config is None:
+        return ClusterClient(
+            bootstrap_server, request_timeout_ms=timeout_ms, retry_timeout_ms=timeout_ms
+        )
+    settings = client_settings(command_config)
     return ClusterClient(
         bootstrap_server,
-        client_id=settings.get("client.id", "kraftjbod-tools"),
-        request_timeout_ms=int(request_timeout),
+        client_id=settings.client_id,
+        request_timeout_ms=settings.request_timeout_ms or timeout_ms,
         retry_timeout_ms=timeout_ms,
+        dialer=settings.make_dialer(command_config),
+        login=settings.make_login(command_config),
     )
+
+
+def client_settings(path: str) -> ClientSettings:
+    """Return the settings in a file of ``--command-config``.
+
+    :raises ConfigError: the file cannot be read, or a setting is wrong.
+    """
+    # Most calls have no file, and the import takes a tenth of a second.
+    from kraftjbod.cli.clients.client_settings import ClientSettings
+
+    return ClientSettings.from_text(read_file(path), path)
+
+
+def controller_dialer(command_config: str | None) -> Dialer:
+    """Return the dialer for connections to controllers.
+
+    :param command_config: path of a file with client settings, or None.
+    :raises ConfigError: the settings cannot be used.
+    """
+    if command_config is None:
+        return PLAIN
+    settings = client_settings(command_config)
+    settings.require_for_controllers(command_config)
+    return settings.make_dialer(command_config)
 
 
 # --- what goes in and comes out ------------------------------------------------------------------

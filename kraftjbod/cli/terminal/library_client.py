@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from kraftjbod.cli.terminal.command import ClusterAddress, parse_pairs, read_file
+from kraftjbod.core.config_model import parse_model
 from kraftjbod.core.errors import ConfigError, ConnectionLostError, OperatingError
 from kraftjbod.core.properties import parse_properties
 
@@ -36,6 +37,26 @@ _ONLY_JAVA: Final = frozenset(
         "max.block.ms",
         "max.poll.records",
         "metric.reporters",
+    }
+)
+_JAAS: Final = "sasl.jaas.config"
+_IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
+#: Java's settings that :func:`_security` translates.
+_STORES: Final = frozenset(
+    {
+        "ssl.protocol",
+        "ssl.enabled.protocols",
+        "ssl.keystore.type",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.key",
+        "ssl.keystore.certificate.chain",
+        "ssl.key.password",
+        "ssl.truststore.type",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.certificates",
+        _IDENTIFICATION,
     }
 )
 #: Settings whose Java default -1 means the operating system's value.
@@ -67,8 +88,11 @@ def library_settings(settings: Mapping[str, str]) -> dict[str, Any]:
         # The library's own messages repeat errors that are raised.
         "log_level": "2",
         "client.id": "kraftjbod-tools",
+        **_security(settings),
     }
     for key, value in settings.items():
+        if key in _STORES or key == _JAAS:
+            continue
         name = _NAMES.get(key, key)
         if name in _ONLY_JAVA or (name in _SYSTEMS_CHOICE and value.strip() == "-1"):
             continue
@@ -78,6 +102,39 @@ def library_settings(settings: Mapping[str, str]) -> dict[str, Any]:
             classes = (part.strip().rpartition(".")[2] for part in value.split(","))
             value = ",".join(_ASSIGNORS.get(each, each) for each in classes)
         found[name] = value
+    return found
+
+
+def _security(settings: Mapping[str, str]) -> dict[str, str]:
+    """Translate Java's key stores and ``sasl.jaas.config``. librdkafka reads PEM only as text.
+
+    librdkafka's own keys, such as ``ssl.ca.location``, are not changed.
+    """
+    if settings.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT":
+        return {}
+    from kraftjbod.cli.clients.client_settings import ClientSettings
+    from kraftjbod.net.tls.stores import (
+        certificates_pem,
+        has_keystore,
+        load_keystore,
+        load_truststore,
+    )
+
+    parsed = parse_model(ClientSettings, settings, "the client's settings")
+    found = {}
+    trusted = load_truststore(parsed)
+    if trusted:
+        found["ssl.ca.pem"] = certificates_pem(trusted).decode()
+    if has_keystore(parsed):
+        material = load_keystore(parsed)
+        found["ssl.key.pem"] = material.key_pem().decode()
+        found["ssl.certificate.pem"] = certificates_pem(material.chain).decode()
+    if not parsed.ssl_endpoint_identification_algorithm:
+        found[_IDENTIFICATION] = "none"
+    if parsed.sasl_jaas_config is not None:
+        login = parsed.make_login("the client's settings")
+        if login is not None:
+            found |= {"sasl.username": login.user, "sasl.password": login.password}
     return found
 
 

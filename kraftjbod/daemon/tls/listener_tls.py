@@ -22,9 +22,9 @@ from kraftjbod.core.listener_config import ListenerConfig
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.ssl_principal_rules import parse_principal_rules, principal_name
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.daemon.tls.contexts import TlsContexts, distinguished_name, load_contexts
-from kraftjbod.daemon.tls.stores import read_store_file
 from kraftjbod.net.connection_context import ANONYMOUS
+from kraftjbod.net.tls.contexts import TlsContexts, distinguished_name, load_contexts
+from kraftjbod.net.tls.stores import read_store_file
 from kraftjbod.net.tls_transport import TlsSettings
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 

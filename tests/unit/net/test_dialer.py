@@ -18,11 +18,11 @@ from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, ConnectionId
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_principals import NodePrincipals
-from kraftjbod.daemon.tls.contexts import distinguished_name
 from kraftjbod.net.connection import Connection, ConnectionLimits
 from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.net.rpc_server import rpc_server
+from kraftjbod.net.tls.contexts import distinguished_name
 from kraftjbod.net.tls_transport import TlsSettings
 from kraftjbod.protocol.framing import Frame
 from kraftjbod.protocol.rpc_messages import (

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ssl_config import SslConfig
-from kraftjbod.daemon.tls.stores import (
+from kraftjbod.net.tls.stores import (
     KeyMaterial,
+    certificates_pem,
     has_keystore,
     load_keystore,
     load_truststore,
@@ -97,8 +97,8 @@ def _client_context(
     _apply(context, config, material, trusted)
     if not trusted:
         raise ConfigError(
-            "connections to other nodes need ssl.truststore.location or "
-            "ssl.truststore.certificates: without them no node's certificate could be verified"
+            "connections with TLS need ssl.truststore.location or ssl.truststore.certificates: "
+            "without them no node's certificate could be verified"
         )
     return context
 
@@ -116,8 +116,7 @@ def _apply(
     if material is not None:
         _load_key(context, material)
     if trusted:
-        pem = b"".join(one.public_bytes(Encoding.PEM) for one in trusted)
-        context.load_verify_locations(cadata=pem.decode())
+        context.load_verify_locations(cadata=certificates_pem(trusted).decode())
         # Each certificate of a truststore is an anchor, as in Java, not only roots.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 

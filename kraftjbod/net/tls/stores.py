@@ -42,8 +42,16 @@ class KeyMaterial:
 
     def pem(self) -> bytes:
         """Return key and chain in plain text, as OpenSSL reads them."""
-        key = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return key + b"".join(one.public_bytes(Encoding.PEM) for one in self.chain)
+        return self.key_pem() + certificates_pem(self.chain)
+
+    def key_pem(self) -> bytes:
+        """Return the key in plain text."""
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def certificates_pem(certificates: Sequence[x509.Certificate]) -> bytes:
+    """Return certificates as PEM text."""
+    return b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
 
 
 def has_keystore(config: SslConfig) -> bool:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from kraftjbod.core.config_model import parse_model
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ssl_config import SslConfig
-from kraftjbod.daemon.tls.contexts import distinguished_name, load_contexts, openssl_name
+from kraftjbod.net.tls.contexts import distinguished_name, load_contexts, openssl_name
 from tests.certificates import Authority
 
 AUTHORITY = Authority()
@@ -118,7 +118,7 @@ def test_client_context_checks_host_names_by_the_algorithm(
 
 
 def test_client_context_needs_a_truststore_but_no_keystore(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"connections to other nodes need ssl\.truststore"):
+    with pytest.raises(ConfigError, match=r"connections with TLS need ssl\.truststore"):
         load_contexts(ssl_config(tmp_path), serves=False, dials=True)
     values = {
         "ssl.truststore.type": "PEM",

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 from kraftjbod.core.config_model import parse_model
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ssl_config import SslConfig
-from kraftjbod.daemon.tls.stores import MAX_STORE_BYTES, load_keystore, load_truststore
+from kraftjbod.net.tls.stores import MAX_STORE_BYTES, load_keystore, load_truststore
 from tests.certificates import Authority
 
 AUTHORITY = Authority()

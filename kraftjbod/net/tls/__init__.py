@@ -1,0 +1,1 @@
+"""Keys and certificates of TLS, from configuration to ``ssl.SSLContext``."""

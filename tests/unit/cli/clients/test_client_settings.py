@@ -1,0 +1,71 @@
+"""The file of ``--command-config``."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.cli.clients.client_settings import ClientSettings
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.jaas import PLAIN_MODULE, SCRAM_MODULE
+from kraftjbod.net.dialer import PLAIN
+
+SASL = "security.protocol=SASL_PLAINTEXT\n"
+
+
+def settings(text: str) -> ClientSettings:
+    return ClientSettings.from_text(text, "client.properties")
+
+
+def test_settings_without_security_use_plaintext_and_no_login() -> None:
+    found = settings("client.id=x\nrequest.timeout.ms=5\ncompression.type=lz4\n")
+    assert (found.client_id, found.request_timeout_ms) == ("x", 5)
+    assert found.make_dialer("f") is PLAIN
+    assert found.make_login("f") is None
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [("PLAIN", PLAIN_MODULE), ("SCRAM-SHA-256", SCRAM_MODULE), ("SCRAM-SHA-512", SCRAM_MODULE)],
+)
+def test_login_has_user_and_password_of_jaas_entry(mechanism: str, module: str) -> None:
+    entry = f'{module} required username="alice" password="x y";'
+    login = settings(f"{SASL}sasl.mechanism={mechanism}\nsasl.jaas.config={entry}\n").make_login(
+        "f"
+    )
+    assert login is not None
+    assert (login.mechanism, login.user, login.password) == (mechanism, "alice", "x y")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "sasl.mechanism is GSSAPI: use PLAIN, SCRAM-SHA-256"),
+        ("sasl.mechanism=PLAIN\n", "a login needs a user and a password: set sasl.jaas.config"),
+        (f"sasl.mechanism=PLAIN\nsasl.jaas.config={PLAIN_MODULE} required;\n", "does not fit"),
+        (
+            f"sasl.mechanism=PLAIN\nsasl.jaas.config={SCRAM_MODULE} required "
+            "username=a password=canary;\n",
+            "does not fit",
+        ),
+        (f"sasl.mechanism=PLAIN\nsasl.jaas.config={PLAIN_MODULE} canary\n", "expected one of"),
+    ],
+)
+def test_login_that_cannot_be_used_is_refused_without_quoting_it(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as refused:
+        settings(SASL + text).make_login("f")
+    assert "canary" not in str(refused.value)
+
+
+def test_unknown_protocol_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"client\.properties: security\.protocol"):
+        settings("security.protocol=TLS\n")
+
+
+def test_tls_without_truststore_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"f: connections with TLS need ssl\.truststore"):
+        settings("security.protocol=SSL\n").make_dialer("f")
+
+
+def test_sasl_is_refused_for_controllers() -> None:
+    with pytest.raises(ConfigError, match="controllers serve PLAINTEXT and SSL"):
+        settings(SASL).require_for_controllers("f")
