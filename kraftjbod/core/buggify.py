@@ -15,7 +15,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 #: Share of the seeds without any point.
@@ -43,6 +44,8 @@ class Points:
         self._are_quiet = rng_of("buggify").random() < _QUIET
         #: Generator and probability of each point reached so far, by name.
         self._reached: dict[str, tuple[Rng, float]] = {}
+        #: Probabilities that :meth:`forced` requests, by point.
+        self._forced: dict[str, list[float]] = {}
         #: How often each point fired.
         self.fired: Counter[str] = Counter()
 
@@ -52,6 +55,8 @@ class Points:
         Each point draws from a separate generator, so that a new point does not change the others.
         """
         rng, probability = self._reached.get(name) or self._reach(name)
+        if self._forced:
+            probability = max((probability, *self._forced.get(name, ())))
         if not probability or rng.random() >= probability:
             return False
         self.fired[name] += 1
@@ -68,6 +73,19 @@ class Points:
         """Limit the probability of the point ``name`` to ``most`` from now on."""
         rng, probability = self._reached.get(name) or self._reach(name)
         self._reached[name] = rng, min(probability, most)
+
+    @contextmanager
+    def forced(self, name: str, probability: float) -> Iterator[None]:
+        """Let the point ``name`` fire with at least ``probability`` during the context.
+
+        Contexts of one point may overlap; the largest probability applies.
+        """
+        requested = self._forced.setdefault(name, [])
+        requested.append(probability)
+        try:
+            yield
+        finally:
+            requested.remove(probability)
 
 
 #: Check this flag before calling :func:`fires`, to save the call.

@@ -53,6 +53,17 @@ def test_buggify_limit_lowers_the_probability_of_one_point() -> None:
     assert [points.fires("a") for _ in range(300)].count(True) > 30, "a limit raises nothing"
 
 
+def test_buggify_forced_point_fires_during_the_context_only() -> None:
+    seed = next(seed for seed in range(99) if not fired_by(seed, ["a"]))
+    points = points_of(seed)
+    with points.forced("a", 1.0):
+        with points.forced("a", 0.5):
+            assert all(points.fires("a") for _ in range(20)), "the largest probability applies"
+        assert points.fires("a")
+        assert not points.fires("b")
+    assert not any(points.fires("a") for _ in range(300))
+
+
 def test_buggify_use_returns_previous_points_and_counts_each_firing() -> None:
     points = next(p for p in map(points_of, range(50)) if any(p.fires("a") for _ in range(300)))
     points.fired.clear()
