@@ -173,6 +173,25 @@ class ClusterView:
             return [f"{host.name} has replayed up to {host.state.offset}"]
         return []
 
+    def log_span(self, host: SimulatedController) -> tuple[int, int]:
+        """Return the offset before the first entry on the disk of a running controller, and the
+        last offset of its log. Both are -1 if it does not run.
+        """
+        driver = self._driver(host)
+        if driver is None or driver._core is None:
+            return -1, -1
+        return driver._core.log.base.last_offset, driver._core.log.last_offset
+
+    def receives_snapshot(self, host: SimulatedController) -> bool:
+        driver = self._driver(host)
+        return driver is not None and driver._core is not None and driver._core._receiving[1] > 0
+
+    def follows(self, host: SimulatedController) -> bool:
+        """Return whether the controller runs, knows its metadata and follows a leader."""
+        driver = self._driver(host)
+        known = driver is not None and driver._core is not None and host.state is not None
+        return known and driver is not None and driver.leader not in (None, host.node_id)
+
     def not_voting(self) -> list[SimulatedController]:
         """Return the controllers whose current disks the leader does not count as voters."""
         leading = None if self.active_host is None else self._driver(self.active_host)

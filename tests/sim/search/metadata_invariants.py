@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicIdPartition
+from kraftjbod.core.metadata_version import ELIGIBLE_LEADER_REPLICAS_VERSION
 from kraftjbod.metadata.records import Record
 from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
@@ -43,8 +44,14 @@ class MetadataInvariants:
         findings: list[str] = []
         for key, before in delta.partitions.items():
             after = self.state.partition(key)
-            if after is not None:
-                name = f"{self.state.topics[key.topic_id].name}-{key.partition}"
+            if after is None:
+                continue
+            topic = self.state.topics[key.topic_id].name
+            name = f"{topic}-{key.partition}"
+            if delta.features:
+                # A lower level changes the form of the same partition.
+                findings += self._illegal(name, topic, after)
+            else:
                 findings += self._judge(name, key, before, after)
         if delta.features or delta.brokers:
             findings += self._above_software()
@@ -66,7 +73,7 @@ class MetadataInvariants:
         for key, one in self.state.partitions():
             topic = self.state.topics[key.topic_id].name
             name = f"{topic}-{key.partition}"
-            findings += _illegal(name, one, one.min_isr(self._min_isr(self.state, topic)))
+            findings += self._illegal(name, topic, one)
             findings += self._other_leaders(name, key, one)
         return [f"metadata up to {state.offset}: {finding}" for finding in findings]
 
@@ -78,7 +85,7 @@ class MetadataInvariants:
         after: PartitionRegistration,
     ) -> list[str]:
         topic = self.state.topics[key.topic_id].name
-        findings = _illegal(name, after, after.min_isr(self._min_isr(self.state, topic)))
+        findings = self._illegal(name, topic, after)
         if before is not None:
             findings += _illegal_step(name, before, after)
             if topic not in self._loose():
@@ -87,6 +94,11 @@ class MetadataInvariants:
         findings += self._other_leaders(name, key, after)
         findings += self._unfit(name, before, after)
         return findings
+
+    def _illegal(self, name: str, topic: str, one: PartitionRegistration) -> list[str]:
+        min_isr = one.min_isr(self._min_isr(self.state, topic))
+        has_elr = bool(self.state.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0))
+        return _illegal(name, one, min_isr, has_elr=has_elr)
 
     def _other_leaders(
         self, name: str, key: TopicIdPartition, one: PartitionRegistration
@@ -139,7 +151,7 @@ def _is_there(
     )
 
 
-def _illegal(name: str, one: PartitionRegistration, min_isr: int) -> list[str]:
+def _illegal(name: str, one: PartitionRegistration, min_isr: int, *, has_elr: bool) -> list[str]:
     replicas = set(one.replicas)
     isr, elr = set(one.isr), set(one.elr)
     return [
@@ -152,7 +164,12 @@ def _illegal(name: str, one: PartitionRegistration, min_isr: int) -> list[str]:
             ("in sync and eligible", bool(isr & elr)),
             ("eligible beside enough in sync", bool(elr) and len(isr) >= min_isr),
             ("leader not in sync", one.leader != NO_LEADER and one.leader not in isr),
-            ("no leader, though some are in sync", one.leader == NO_LEADER and bool(isr)),
+            # Without eligible leader replicas the last member stays in sync when it is away.
+            (
+                "no leader, though some are in sync",
+                one.leader == NO_LEADER and bool(isr) and has_elr,
+            ),
+            ("eligible without that feature", bool(elr) and not has_elr),
             ("no replica is known to hold it", not (isr or elr or one.last_known_elr)),
             ("directories", len(one.directories) != len(one.replicas)),
             ("adding no replica", not set(one.adding_replicas) <= replicas),

@@ -62,6 +62,7 @@ from tests.sim.search.faults.schedule import (
     draw_shape,
     only,
 )
+from tests.sim.search.faults.snapshot_rot import SnapshotRot
 from tests.sim.search.faults.stage import Stage
 from tests.sim.search.faults.voter_faults import VoterFaults
 from tests.sim.search.gap_invariant import silences
@@ -389,6 +390,7 @@ class SeedRun:
         self._workload.rotten = stage.rotten
         operator = OperatorWork(stage, make_client=self._new_client)
         voters = VoterFaults(stage, operator, self._quorum)
+        rot = SnapshotRot(stage)
         self._observers += [
             ObserverLife(
                 host,
@@ -402,7 +404,8 @@ class SeedRun:
         return FaultPlayer(
             stage,
             operator,
-            ControllerFaults(stage, self._quorum),
+            ControllerFaults(stage, self._quorum, rot),
+            rot,
             voters,
             AdminWork(stage, operator),
             Budget(keeps_promise=self._keeps_promise, controllers=shape.controllers),

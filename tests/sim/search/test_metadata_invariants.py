@@ -14,7 +14,10 @@ from kraftjbod.core.ids import (
     TopicId,
     Uuid,
 )
-from kraftjbod.core.metadata_version import METADATA_VERSION
+from kraftjbod.core.metadata_version import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    METADATA_VERSION,
+)
 from kraftjbod.metadata.records import (
     FeatureLevelRecord,
     FeatureRange,
@@ -57,7 +60,8 @@ def _broker(broker_id: int, **fields: Any) -> RegisterBrokerRecord:
 
 def _invariants(*entries: Record) -> tuple[MetadataInvariants, list[str]]:
     invariants = MetadataInvariants(lambda _state, _topic: 2)
-    start = [*map(_broker, (1, 2, 3)), TopicRecord(name="t", topic_id=_TOPIC)]
+    elr = FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_VERSION, feature_level=1)
+    start = [elr, *map(_broker, (1, 2, 3)), TopicRecord(name="t", topic_id=_TOPIC)]
     findings = invariants.take(start, offset=0, epoch=1)
     for offset, record in enumerate(entries, 1):
         findings += invariants.take([record], offset=offset, epoch=1)
@@ -126,3 +130,12 @@ def test_level_above_the_software_of_a_broker_is_found() -> None:
         FeatureLevelRecord(name=METADATA_VERSION, feature_level=33),
     )
     assert findings == ["metadata entry 3: metadata.version is 33, and broker 2 supports 30"]
+
+
+def test_partition_without_leader_keeps_in_sync_replica_only_without_eligible_ones() -> None:
+    off = FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_VERSION, feature_level=0)
+    leaderless = _change(isr=(1,), leader=-1)
+    _, findings = _invariants(_PARTITION, leaderless)
+    assert "no leader, though some are in sync" in findings[0]
+    _, findings = _invariants(off, _PARTITION, leaderless)
+    assert findings == []

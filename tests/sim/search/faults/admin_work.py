@@ -8,7 +8,7 @@ change while daemons run. Each kind of work restores the former state of the clu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
@@ -31,10 +31,12 @@ from kraftjbod.cli.clients.config_admin import (
     incremental_alter_configs,
 )
 from kraftjbod.cli.clients.replica_admin import Reassignment, alter_partition_reassignments
+from kraftjbod.core.config import UNCLEAN_LEADER_ELECTION
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.core.metadata_version import (
     DEFAULT_METADATA_VERSION,
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
     SUPPORTED_FEATURES,
     MetadataVersion,
@@ -62,10 +64,21 @@ OLDER_FEATURES: Final = {
     METADATA_VERSION: (SUPPORTED_FEATURES[METADATA_VERSION][0], OLDER_VERSION.value),
 }
 """Features of a node that does not support registrations of controllers."""
+_ALLOW_UNCLEAN: Final = ConfigChange(UNCLEAN_LEADER_ELECTION, "true")
+_FORBID_UNCLEAN: Final = ConfigChange(UNCLEAN_LEADER_ELECTION, None, ConfigOperation.DELETE)
 _REPLACED_SOFTWARE: Final = 0.3
 _CANCELLED: Final = 0.3
 _REPLACED: Final = 0.3
 _UNREGISTERED_BY_KILL: Final = 0.5
+#: Share of the brokers that an administrator tries to unregister before they are fenced, and of
+#: those that are unregistered within milliseconds afterwards.
+_UNREGISTERED_ALIVE: Final = 0.3
+_UNREGISTERED_HASTILY: Final = 0.6
+_HASTY_POLL_S: Final = 0.001
+#: Share of the unclean elections that the topic's configuration causes.
+_ELECTED_BY_CONTROLLER: Final = 0.5
+#: Level without cordons and eligible leader replicas.
+_LOSSY_VERSION: Final = MetadataVersion.IV_3_7_IV2
 #: Share of the requests about a topic of coordinators that would grow it. Others would delete it.
 _GROWN: Final = 0.7
 
@@ -83,7 +96,9 @@ class AdminWork:
             Kind.REASSIGN: self._reassign,
             Kind.ELECT: self._elect,
             Kind.UNCLEAN_ELECTION: self._elect_unclean,
+            Kind.CANCEL_UNCLEAN: self._cancel_unclean,
             Kind.DOWNGRADE: self._downgrade,
+            Kind.LOSSY_DOWNGRADE: self._downgrade_with_loss,
             Kind.SETTINGS: self._change_settings,
             Kind.COORDINATED: self._misuse_coordinators,
         }
@@ -103,21 +118,26 @@ class AdminWork:
 
     async def _unregister(self, fault: Fault) -> None:
         """Unregister a broker, which registers again at its start. Its replicas stay assigned."""
-        stage, host = self._stage, self._stage.host(fault)
+        stage, host, rng = self._stage, self._stage.host(fault), fault.rng()
+        is_hasty = rng.random() < _UNREGISTERED_HASTILY
 
         async def unregister(client: ClusterClient) -> None:
             await unregister_broker(client, fault.broker)
 
+        async def unregister_once_fenced(client: ClusterClient) -> None:
+            """A hasty request may overtake the changes of partitions that the fencing causes."""
+            while not self._is_fenced(fault.broker):
+                await asyncio.sleep(_HASTY_POLL_S if is_hasty else POLL_S)
+            await unregister(client)
+
         async with stage.broker_down(fault.broker):
-            if fault.rng().random() < _UNREGISTERED_BY_KILL:
+            if rng.random() < _UNREGISTERED_BY_KILL:
                 host.kill()
             else:
                 await stage.stop_host(host)
-            for _ in range(round(_FENCED_S / POLL_S)):
-                if self._is_fenced(fault.broker):
-                    break
-                await asyncio.sleep(POLL_S)
-            await self._operator.ask(f"unregister broker {fault.broker}", unregister)
+            if rng.random() < _UNREGISTERED_ALIVE:
+                await self._operator.ask(f"unregister broker {fault.broker}, alive", unregister)
+            await self._operator.ask(f"unregister broker {fault.broker}", unregister_once_fenced)
             await wait(fault)
 
     def _is_fenced(self, broker: int) -> bool:
@@ -141,6 +161,9 @@ class AdminWork:
             await self._ask_to_reassign(tp, target)
             await asyncio.sleep(rng.random() * POLL_S)
             await self._ask_to_reassign(tp, None)
+        await self._until_three_replicas(tp, target)
+
+    async def _until_three_replicas(self, tp: TopicPartition, target: list[int]) -> None:
         done = (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         while not self._has_three_replicas(tp):
             if await self._ask_to_reassign(tp, target) not in done:
@@ -204,18 +227,25 @@ class AdminWork:
 
     async def _elect_unclean(self, fault: Fault) -> None:
         """Let a broker without the newest records lead a loose topic; then the others return."""
-        stage, brokers = self._stage, self._stage.view.broker_ids
+        stage, brokers, rng = self._stage, self._stage.view.broker_ids, fault.rng()
         others = [one for one in brokers if one != fault.broker]
-        fault.rng().shuffle(others)
+        rng.shuffle(others)
+        is_automatic = rng.random() < _ELECTED_BY_CONTROLLER
+        if is_automatic:
+            await self._operator.alter_loose(_ALLOW_UNCLEAN)
         stage.down.update(brokers)
         try:
             for broker in (fault.broker, *others):
                 await stage.stop_host(stage.cluster.brokers[broker])
-                await asyncio.sleep(fault.rng().random())
+                await asyncio.sleep(rng.random())
             stage.down[fault.broker] -= 1
             await stage.until_serving(fault.broker)
             for _ in range(round(_FENCED_S / POLL_S)):
-                if await self._ask_to_elect(ElectionType.UNCLEAN, stage.loose_partitions):
+                if is_automatic and self._is_led(stage.loose_partitions):
+                    break
+                if not is_automatic and await self._ask_to_elect(
+                    ElectionType.UNCLEAN, stage.loose_partitions
+                ):
                     break
                 await asyncio.sleep(POLL_S)
             await wait(fault)
@@ -225,6 +255,71 @@ class AdminWork:
                 stage.start(broker)
         for broker in brokers:
             await stage.until_serving(broker)
+        if is_automatic:
+            await self._operator.alter_loose(_FORBID_UNCLEAN)
+
+    def _is_led(self, partitions: Collection[TopicPartition]) -> bool:
+        return all(
+            one.has_leader for tp, one, _ in self._stage.view.partitions() if tp in partitions
+        )
+
+    async def _cancel_unclean(self, fault: Fault) -> None:
+        """Cancel a reassignment of a loose partition whose original replicas are not in sync.
+
+        One of them stopped before the added replica was in sync. It is back, but cut off from the
+        leader, which is the added replica. The other one stopped later and is unregistered.
+        """
+        stage, rng, gone = self._stage, fault.rng(), fault.broker
+        tp = rng.choice(stage.loose_partitions)
+        back, added = rng.sample([one for one in stage.view.broker_ids if one != gone], 2)
+        names = [stage.cluster.brokers[one].name for one in (back, added)]
+        await self._operator.alter_loose(_ALLOW_UNCLEAN)
+        await self._ask_to_reassign(tp, [gone, back])
+        await self._until(lambda: self._has_replicas(tp, {gone, back}))
+        stage.down.update((gone, back))
+        try:
+            await stage.stop_host(stage.cluster.brokers[back])
+            await self._ask_to_reassign(tp, [added, back])
+            await self._until(lambda: added in self._in_sync(tp))
+            await stage.stop_host(stage.cluster.brokers[gone])
+            await self._until(lambda: self._is_fenced(gone))
+
+            async def unregister(client: ClusterClient) -> None:
+                await unregister_broker(client, gone)
+
+            await self._operator.ask(f"unregister broker {gone}", unregister)
+            stage.cluster.network.partition(*names)
+            stage.down[back] -= 1
+            await stage.until_serving(back)
+            await self._until(lambda: not self._is_fenced(back))
+            await self._ask_to_reassign(tp, None)
+            await wait(fault)
+        finally:
+            stage.cluster.network.heal(*names)
+            stage.down[gone] -= 1
+            stage.down[back] = max(0, stage.down[back])
+            stage.start(gone)
+        for broker in (gone, back, added):
+            await stage.until_serving(broker)
+        await self._operator.alter_loose(_FORBID_UNCLEAN)
+        await self._until_three_replicas(tp, rng.sample(stage.view.broker_ids, 3))
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until ``is_so``, or for as long as a session lasts: other faults may prevent it."""
+        for _ in range(round(_FENCED_S / POLL_S)):
+            if is_so():
+                return
+            await asyncio.sleep(POLL_S)
+
+    def _has_replicas(self, tp: TopicPartition, replicas: Collection[int]) -> bool:
+        return any(
+            known == tp and set(one.replicas) == set(replicas) and not one.is_reassigning
+            for known, one, _ in self._stage.view.partitions()
+        )
+
+    def _in_sync(self, tp: TopicPartition) -> tuple[int, ...]:
+        found = [one.isr for known, one, _ in self._stage.view.partitions() if known == tp]
+        return tuple(found[0]) if found else ()
 
     # --- levels and settings ---------------------------------------------------------------------
 
@@ -252,6 +347,35 @@ class AdminWork:
         await wait(fault)
         while await self._raise_to(high):
             await asyncio.sleep(POLL_S)
+
+    async def _downgrade_with_loss(self, fault: Fault) -> None:
+        """Lower the level to one without cordons, and raise it again.
+
+        A safe downgrade is refused if directories are cordoned.
+        """
+        state = self._stage.view.decided()
+        if state is None:
+            return
+        present, elr = state.metadata_version, ELIGIBLE_LEADER_REPLICAS_VERSION
+        await self._operator.set_cordon(fault, ConfigOperation.APPEND)
+        low = {METADATA_VERSION: int(_LOSSY_VERSION), elr: 0}
+        for kind in (UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
+            if await self._change_levels(low, kind) is None:
+                break
+        await wait(fault)
+        high = {METADATA_VERSION: int(present), elr: 1}
+        while await self._change_levels(high, UpgradeType.UPGRADE) is not None:
+            await asyncio.sleep(POLL_S)
+        await self._operator.lift_cordon(fault)
+
+    async def _change_levels(
+        self, levels: Mapping[str, int], kind: UpgradeType
+    ) -> ErrorCode | None:
+        async def change(client: ClusterClient) -> None:
+            await update_features(client, levels, upgrade_type=kind)
+
+        wanted = " ".join(f"{name}={level}" for name, level in levels.items())
+        return await self._operator.ask(f"{kind.name.lower()} to {wanted}", change)
 
     def replace_outdated_software(self) -> None:
         """Give the node with older software newer software at its next start.

@@ -36,6 +36,8 @@ _ALONE: Final = frozenset(
         Kind.SETTINGS,
     }
 )
+#: Kinds that lower and raise the same level.
+_OF_LEVELS: Final = frozenset({Kind.DOWNGRADE, Kind.LOSSY_DOWNGRADE})
 #: Kinds that stop brokers, or need them to run.
 _OF_A_PROCESS: Final = frozenset(
     {
@@ -82,6 +84,10 @@ class Budget:
         if not self._keeps_promise:
             return ""
         is_unclean = fault.kind in UNCLEAN
+        if fault.kind is Kind.LOSSY_DOWNGRADE and self.unclean is not None:
+            return f"broker {self.unclean} may have lost records"
+        if is_unclean and any(one.kind is Kind.LOSSY_DOWNGRADE for one in self._active):
+            return "eligible leader replicas are off"
         if is_unclean and self.unclean not in (None, fault.broker):
             return f"broker {self.unclean} may have lost records"
         if fault.kind is Kind.STOP and any(one.kind is Kind.STOP for one in self._active):
@@ -116,6 +122,8 @@ def _away(fault: Fault) -> int:
 def _clash(a: Fault, b: Fault) -> bool:
     """Return whether the faults affect the same target and must not overlap."""
     if a.kind in _ALONE and a.kind is b.kind:
+        return True
+    if {a.kind, b.kind} <= _OF_LEVELS:
         return True
     changes_of_voters = {a.kind, b.kind} - {Kind.METADATA_LOST_END}
     if changes_of_voters and changes_of_voters <= OF_THE_VOTERS:

@@ -14,16 +14,13 @@ from itertools import combinations
 from typing import Final, Protocol
 
 from kraftjbod.raft.driver import RaftDriver
-from kraftjbod.raft.log.snapshot_files import SNAPSHOT_FILE
-from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
-from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.faults import DiskFault
-from kraftjbod.testing.simulation.memory_file import ONE_BIT
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 from tests.sim.search.faults.host_faults import LATE_ITERATION_US
 from tests.sim.search.faults.link_faults import REJECTS
 from tests.sim.search.faults.log_end_damage import damage_log_end
 from tests.sim.search.faults.schedule import DISK_FAULTS, OF_THE_CONTROLLER, Fault, Kind
+from tests.sim.search.faults.snapshot_rot import SnapshotRot
 from tests.sim.search.faults.stage import POLL_S, Plays, Stage, wait
 
 #: Time limit for a daemon to end after its disk failed; there are always writes.
@@ -33,6 +30,10 @@ _LAST_WRITES_S: Final = 0.5
 #: Delay of votes meanwhile, each way, so that a new leader's first entry can be intercepted.
 _SLOW_VOTES_MS: Final = 40
 _ELECTED_S: Final = 1.5
+#: Numbers of successive leaders that are cut off, besides the first.
+_CUT_LEADERS: Final = (3, 5)
+#: A former leader learns the present term by a first attempt, and is elected by the next one.
+_ELECTED_AGAIN_S: Final = 5.0
 _ELECTION_POLL_S: Final = 0.005
 _RATES: Final = (0.8, 0.95, 1.05, 1.25)
 #: Share of the splits that also reset the open connections across.
@@ -61,13 +62,15 @@ class NotifiedInvariants(Protocol):
 
 
 class ControllerFaults:
-    """:param invariants: notified of controllers that are cut off or lose the end of their log."""
+    """
+    :param invariants: notified of controllers that are cut off or lose the end of their log.
+    :param rot: rots snapshots, and restores them.
+    """
 
-    def __init__(self, stage: Stage, invariants: NotifiedInvariants) -> None:
+    def __init__(self, stage: Stage, invariants: NotifiedInvariants, rot: SnapshotRot) -> None:
         self._stage = stage
         self._invariants = invariants
-        #: Number of rotten bits so far.
-        self.rotted = 0
+        self._rot = rot
 
     def plays(self) -> Plays:
         return {
@@ -83,6 +86,7 @@ class ControllerFaults:
             Kind.QUORUM_CUT: self._cut,
             Kind.QUORUM_ONE_WAY: self._cut,
             Kind.CONTROLLER_ISOLATED: self._cut,
+            Kind.LEADERS_CUT_OFF: self._cut_off_leaders,
             Kind.SPLIT: self._split,
             Kind.QUORUM_RESET: self._reset,
             Kind.QUORUM_SLOW_LINK: self._slow,
@@ -251,14 +255,64 @@ class ControllerFaults:
         for other in rest:
             network.heal(second, other)
 
-    async def _next_leader(self, *, after: str, resets: Sequence[str]) -> str:
+    async def _cut_off_leaders(self, fault: Fault) -> None:
+        """Cut off the leader, each leader after it, and connect the former one again.
+
+        A former leader has entries that no other controller has, so it can be elected again, but
+        no other one by it.
+        """
+        rng, view, network = fault.rng(), self._stage.view, self._stage.cluster.network
+        names = [one.name for one in self._stage.cluster.controllers]
+        async with self._stage.struck_controller(replace(fault, controller=0)):
+            if view.active_host is None:
+                return
+            leader = view.active_host.name
+            self._isolate(leader)
+            await asyncio.sleep(_LAST_WRITES_S)
+            for _ in range(rng.randint(*_CUT_LEADERS)):
+                slow = [network.delay(*ends, _SLOW_VOTES_MS) for ends in combinations(names, 2)]
+                others = [name for name in names if name != leader]
+                following = await self._next_leader(
+                    after=leader, resets=others, limit_s=_ELECTED_AGAIN_S
+                )
+                if following != leader:
+                    # Its first entry is still in flight, and lost with the connections.
+                    self._isolate(following)
+                    for other in names:
+                        if other != following:
+                            network.reset_connections(following, other)
+                    self._reconnect(leader, [name for name in others if name != following])
+                for undo in slow:
+                    undo()
+                if following == leader:
+                    break
+                leader = following
+            await self._next_leader(after=leader, resets=[], limit_s=_ELECTED_AGAIN_S)
+            self._reconnect(leader, [name for name in names if name != leader])
+
+    def _isolate(self, name: str) -> None:
+        """Cut off a controller from all others. Brokers and clients still reach it."""
+        for other in self._stage.cluster.controllers:
+            if other.name != name:
+                self._stage.cluster.network.partition(name, other.name, rejects=True)
+        self._invariants.cut_off(name)
+
+    def _reconnect(self, name: str, others: Sequence[str]) -> None:
+        for other in others:
+            self._stage.cluster.network.heal(name, other)
+            self._invariants.connected(other)
+        self._invariants.connected(name)
+
+    async def _next_leader(
+        self, *, after: str, resets: Sequence[str], limit_s: float = _ELECTED_S
+    ) -> str:
         """Break connections of the leader ``after`` to ``resets``; return the leader after that,
         which is ``after`` if no other controller is elected in time."""
         terms = [driver.term for name, driver in self._running() if name == after]
         term = max(terms, default=0)
         for other in resets:
             self._stage.cluster.network.reset_connections(after, other)
-        for _ in range(round(_ELECTED_S / _ELECTION_POLL_S)):
+        for _ in range(round(limit_s / _ELECTION_POLL_S)):
             for name, driver in self._running():
                 if driver.core.leadership is not None and driver.term > term:
                     return name
@@ -271,32 +325,15 @@ class ControllerFaults:
     async def _rot_snapshot(self, fault: Fault) -> None:
         """Rot a bit of a snapshot. A restart skips the snapshot, any other read detects the damage.
 
-        A starting broker reads it. The bit is restored, because two snapshots of one controller
-        must not rot.
+        A starting broker reads it.
         """
         rng = fault.rng()
         async with self._stage.struck_controller(fault) as host:
-            disk = host.metadata_disk
-            directory = f"{disk.path}/{CLUSTER_METADATA_DIR}"
-            names = [entry.name for entry in disk.vfs.list_dir(directory)]
-            found = sorted(name for name in names if SNAPSHOT_FILE.fullmatch(name))
-            if not found:
-                self._stage.note(f"{host.name} has no snapshot")
-                return
-            path = f"{directory}/{found[-1]}"
-            file = disk.vfs.open(path, OpenMode.READ)
-            at = rng.randrange(file.size())
-            right = file.data[at]
-            file.rot(at)
-            self.rotted += 1
-            self._stage.note(f"{path} is rotten at {at}")
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._restart(fault.broker, rng))
-                await wait(fault)
-                # After a power cut the path may have another file, and a newer snapshot may exist.
-                for left in {file, disk.vfs.open_if_exists(path) or file}:
-                    if at < left.size() and left.data[at] == right ^ ONE_BIT:
-                        left.rot(at)
+            with self._rot.rotten(host, rng) as is_rotten:
+                if is_rotten:
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(self._restart(fault.broker, rng))
+                        await wait(fault)
 
     async def _restart(self, broker: int, rng: random.Random) -> None:
         """In some cases, restart a broker that no fault keeps down."""

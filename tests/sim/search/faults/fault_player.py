@@ -17,9 +17,11 @@ from tests.sim.search.faults.budget import Budget
 from tests.sim.search.faults.controller_faults import ControllerFaults
 from tests.sim.search.faults.dir_faults import DirFaults
 from tests.sim.search.faults.host_faults import HostFaults
+from tests.sim.search.faults.late_controllers import LateControllers
 from tests.sim.search.faults.link_faults import LinkFaults
 from tests.sim.search.faults.operator_work import OperatorWork
 from tests.sim.search.faults.schedule import Fault, Kind, Schedule, Struck
+from tests.sim.search.faults.snapshot_rot import SnapshotRot
 from tests.sim.search.faults.stage import Plays, Stage
 from tests.sim.search.faults.voter_faults import VoterFaults
 
@@ -38,6 +40,7 @@ class FaultPlayer:
         stage: Stage,
         operator: OperatorWork,
         controllers: ControllerFaults,
+        rot: SnapshotRot,
         voters: VoterFaults,
         admin: AdminWork,
         budget: Budget,
@@ -48,13 +51,14 @@ class FaultPlayer:
         self._stage = stage
         self._dirs = dirs
         self._dir_faults = DirFaults(stage, operator)
-        self._controllers = controllers
+        self._rot = rot
         self._admin = admin
         self._plays: Plays = {
             **HostFaults(stage, operator).plays(),
             **self._dir_faults.plays(),
             **LinkFaults(stage).plays(),
             **controllers.plays(),
+            **LateControllers(stage, rot).plays(),
             **voters.plays(),
             **operator.plays(),
             **admin.plays(),
@@ -69,7 +73,7 @@ class FaultPlayer:
     @property
     def rotted(self) -> int:
         """Number of rotten bits so far."""
-        return self._dir_faults.rotted + self._controllers.rotted
+        return self._dir_faults.rotted + self._rot.rotted
 
     async def play(self, schedule: Schedule) -> None:
         """Play the schedule; return when the last fault is over."""

@@ -107,12 +107,12 @@ class OperatorWork:
                 if fault.rng().random() < _ELECTED_UNCLEAN:
                     await self._elect_unclean()
                 else:
-                    await self._alter_loose(ConfigChange(UNCLEAN_LEADER_ELECTION, "true"))
+                    await self.alter_loose(ConfigChange(UNCLEAN_LEADER_ELECTION, "true"))
                     is_forced = True
             await asyncio.sleep(POLL_S)
         if is_forced:
             back = ConfigChange(UNCLEAN_LEADER_ELECTION, None, ConfigOperation.DELETE)
-            await self._alter_loose(back)
+            await self.alter_loose(back)
 
     async def _elect_unclean(self) -> None:
         partitions = self._stage.loose_partitions
@@ -122,7 +122,7 @@ class OperatorWork:
 
         await self.ask(f"elect unclean leaders of {' '.join(map(str, partitions))}", elect)
 
-    async def _alter_loose(self, change: ConfigChange) -> None:
+    async def alter_loose(self, change: ConfigChange) -> None:
         """Repeat until the configuration of each topic without acks=all has the change."""
         for topic in sorted(self._stage.loose):
             resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -165,24 +165,24 @@ class OperatorWork:
             await asyncio.sleep(fault.for_ms / 2000)
 
     async def _cordon(self, fault: Fault) -> None:
-        await self._set_cordon(fault, ConfigOperation.APPEND)
+        await self.set_cordon(fault, ConfigOperation.APPEND)
         await wait(fault)
-        await self._lift_cordon(fault)
+        await self.lift_cordon(fault)
 
     async def _drain(self, fault: Fault) -> None:
         rng, path = fault.rng(), self._stage.path(fault)
-        await self._set_cordon(fault, ConfigOperation.APPEND)
+        await self.set_cordon(fault, ConfigOperation.APPEND)
         others = [one for one in self._stage.host(fault).log_dirs if one != path]
         for tp in self._stage.replicas_in(fault.broker, path):
             await self.move_to(fault.broker, rng.choice(others), [tp])
         await wait(fault)
-        await self._lift_cordon(fault)
+        await self.lift_cordon(fault)
 
-    async def _lift_cordon(self, fault: Fault) -> None:
-        while await self._set_cordon(fault, ConfigOperation.SUBTRACT) is not None:
+    async def lift_cordon(self, fault: Fault) -> None:
+        while await self.set_cordon(fault, ConfigOperation.SUBTRACT) is not None:
             await asyncio.sleep(POLL_S)
 
-    async def _set_cordon(self, fault: Fault, operation: ConfigOperation) -> ErrorCode | None:
+    async def set_cordon(self, fault: Fault, operation: ConfigOperation) -> ErrorCode | None:
         resource = ConfigResource(ResourceType.BROKER, str(fault.broker))
         change = ConfigChange("cordoned.log.dirs", self._stage.path(fault), operation)
         return await self._alter(resource, change)

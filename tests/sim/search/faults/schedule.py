@@ -76,11 +76,19 @@ class Kind(StrEnum):
     REASSIGN = "reassignment"
     """Started, and replaced, cancelled or completed; some leave two replicas for a while."""
     UNREGISTER = "broker unregistered"
-    """While the broker is down; it registers again when it is back."""
+    """While the broker is down; it registers again when it is back. Requests begin before the
+    broker is fenced, or come at once afterwards, when it still is in in-sync sets."""
     ELECT = "leaders elected by an operator"
     UNCLEAN_ELECTION = "orderly stop of all brokers, and an unclean election"
-    """The broker that stopped first is elected, for a topic without acks=all."""
+    """The broker that stopped first is elected, for a topic without acks=all: because an operator
+    requests it, or because the topic allows it."""
+    CANCEL_UNCLEAN = "reassignment cancelled although no original replica is in sync"
+    """Of a topic without acks=all that allows unclean elections: an original replica without the
+    newest records leads."""
     DOWNGRADE = "metadata.version lowered and raised"
+    LOSSY_DOWNGRADE = "metadata.version lowered with loss of metadata, and raised"
+    """To a level without cordons and eligible leader replicas. No broker may lose records
+    meanwhile: the last in-sync replica leads, even if it lost records."""
     SETTINGS = "settings of all nodes changed"
     COORDINATED = "topics of coordinators grown or deleted"
     """An operator requests it, which is refused: groups would lose committed offsets."""
@@ -113,6 +121,14 @@ class Kind(StrEnum):
     QUORUM_CUT = "controller cut off from other controllers"
     QUORUM_ONE_WAY = "controller cut off from other controllers, one way"
     CONTROLLER_ISOLATED = "controller cut off from everybody"
+    LEADERS_CUT_OFF = "successive leaders cut off"
+    """Each new leader is cut off before its first entry arrives, and the former one is connected
+    again. A controller that led twice has entries of two terms that no other one has."""
+    LATE_FOLLOWER = "controller late, and its snapshot sent in slices"
+    """It was away until the others had removed the entries that it lacks. The snapshot rots, or
+    the receiver is killed or cut off, while many small slices are sent over slow links."""
+    LATE_REGISTRATION = "hang of the metadata disk of a controller that registers"
+    """It registers again and again, because its metadata lacks the registration."""
     SPLIT = "network split"
     """One controller and some brokers on one side, the other controllers and brokers on the other.
 
@@ -127,6 +143,8 @@ class Kind(StrEnum):
     """The former voter is removed, and its new directory id is added."""
     METADATA_STANDALONE = "metadata disk formatted with --standalone"
     """By mistake: the controller is its own quorum until the disk is formatted again."""
+    VOTERS_CUT_OFF = "voter removed by a leader that is cut off"
+    """The others elect another leader, which replaces the set of voters in that leader's log."""
     METADATA_LOST = "metadata disk lost, and formatted anew"
     """Without any request. If a majority is lost, the metadata is: brokers must refuse then."""
 
@@ -193,7 +211,9 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.UNREGISTER: 3,
         Kind.ELECT: 3,
         Kind.UNCLEAN_ELECTION: 3,
+        Kind.CANCEL_UNCLEAN: 3,
         Kind.DOWNGRADE: 3,
+        Kind.LOSSY_DOWNGRADE: 2,
         Kind.SETTINGS: 4,
         Kind.COORDINATED: 1,
         Kind.CLOCK_JUMP: 2,
@@ -227,6 +247,9 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.QUORUM_CUT: 7,
         Kind.QUORUM_ONE_WAY: 6,
         Kind.CONTROLLER_ISOLATED: 6,
+        Kind.LEADERS_CUT_OFF: 5,
+        Kind.LATE_FOLLOWER: 5,
+        Kind.LATE_REGISTRATION: 3,
         Kind.SPLIT: 7,
         Kind.QUORUM_RESET: 5,
         Kind.QUORUM_SLOW_LINK: 3,
@@ -234,6 +257,7 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.VOTERS: 7,
         Kind.METADATA_REPLACED: 5,
         Kind.METADATA_STANDALONE: 4,
+        Kind.VOTERS_CUT_OFF: 4,
     }
 )
 #: Relative frequency of additional kinds, which need a majority besides two controllers.
@@ -266,6 +290,7 @@ UNCLEAN: Final = frozenset(
         Kind.REPLICA_REMOVED,
         Kind.UNREGISTER,
         Kind.UNCLEAN_ELECTION,
+        Kind.CANCEL_UNCLEAN,
     }
 )
 OF_A_DIR: Final = frozenset(
@@ -315,30 +340,39 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.QUORUM_CUT,
         Kind.QUORUM_ONE_WAY,
         Kind.CONTROLLER_ISOLATED,
+        Kind.LEADERS_CUT_OFF,
+        Kind.LATE_FOLLOWER,
+        Kind.LATE_REGISTRATION,
         Kind.SPLIT,
         Kind.QUORUM_RESET,
         Kind.QUORUM_SLOW_LINK,
         Kind.METADATA_REPLACED,
         Kind.METADATA_STANDALONE,
+        Kind.VOTERS_CUT_OFF,
         Kind.METADATA_LOST,
     }
 )
-OF_THE_VOTERS: Final = frozenset({Kind.VOTERS, Kind.METADATA_REPLACED, Kind.METADATA_STANDALONE})
+OF_THE_VOTERS: Final = frozenset(
+    {Kind.VOTERS, Kind.METADATA_REPLACED, Kind.METADATA_STANDALONE, Kind.VOTERS_CUT_OFF}
+)
 # Kinds that affect one broker, which ``broker`` names.
-OF_ALL_BROKERS: Final = frozenset({Kind.ALL_STOPPED, Kind.LAST_STANDING, Kind.UNCLEAN_ELECTION})
+OF_ALL_BROKERS: Final = frozenset(
+    {Kind.ALL_STOPPED, Kind.LAST_STANDING, Kind.UNCLEAN_ELECTION, Kind.CANCEL_UNCLEAN}
+)
 OF_THE_CLUSTER: Final = frozenset(
     {
         Kind.CONFIG,
         Kind.REASSIGN,
         Kind.ELECT,
         Kind.DOWNGRADE,
+        Kind.LOSSY_DOWNGRADE,
         Kind.SETTINGS,
         Kind.COORDINATED,
         *OF_ALL_BROKERS,
     }
 )
 #: Kinds of :data:`OF_THE_CLUSTER` with a broker that is struck most.
-_OF_ONE_BROKER: Final = frozenset({Kind.LAST_STANDING, Kind.UNCLEAN_ELECTION})
+_OF_ONE_BROKER: Final = frozenset({Kind.LAST_STANDING, Kind.UNCLEAN_ELECTION, Kind.CANCEL_UNCLEAN})
 OF_A_LINK: Final = frozenset(
     {Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.HALF_OPEN, Kind.SLOW_LINK}
 )

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from kraftjbod.core.ids import TopicPartition
@@ -140,8 +140,21 @@ class Stage:
         hosts = self.cluster.controllers
         by_number = hosts[(fault.controller - 1) % len(hosts)]
         chosen = by_number if fault.controller else self.view.active_host
-        free = [host for host in hosts if host.name not in self._struck]
+        free = [host for host in hosts if self.is_free(host)]
         return chosen if chosen in free else (free or hosts)[0]
+
+    def is_free(self, host: SimulatedController) -> bool:
+        """Return whether the controller has no fault now."""
+        return host.name not in self._struck
+
+    @contextmanager
+    def reserved(self, host: SimulatedController) -> Iterator[None]:
+        """Keep other faults away from a controller that has none, during the context."""
+        self._struck.add(host.name)
+        try:
+            yield
+        finally:
+            self._struck.discard(host.name)
 
     @asynccontextmanager
     async def struck_controller(self, fault: Fault) -> AsyncIterator[SimulatedController]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
+from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION, SUPPORTED_FEATURES
 from tests.sim.search.faults.admin_work import OLDER_FEATURES
 from tests.sim.search.faults.play_kinds import play, schedule_of
 from tests.sim.search.faults.schedule import Kind, Shape
@@ -16,9 +16,10 @@ _CLUSTER = [
     Kind.REASSIGN,
     Kind.COORDINATED,
 ]
+_LOSING = [Kind.CANCEL_UNCLEAN, Kind.LOSSY_DOWNGRADE]
 _BROKERS = [Kind.UNREGISTER, Kind.UNCLEAN_ELECTION]
 # All kinds of this test.
-OF_ADMINS = {*_CLUSTER, *_BROKERS}
+OF_ADMINS = {*_CLUSTER, *_BROKERS, *_LOSING}
 
 
 def test_admin_work_on_settings_and_replicas_is_undone_at_the_end() -> None:
@@ -49,3 +50,19 @@ def test_cluster_heals_after_unregistered_broker_and_unclean_leader(controllers:
     story = "\n".join(outcome.story)
     assert "unregister broker 2: done" in story
     assert "elect unclean leaders" in story and not outcome.skipped
+
+
+def test_cancelled_reassignment_elects_an_original_replica_that_is_not_in_sync() -> None:
+    outcome = play([Kind.CANCEL_UNCLEAN])
+    story = "\n".join(outcome.story)
+    assert "unregister broker 2: done" in story and "to None: done" in story
+    assert outcome.played == {Kind.CANCEL_UNCLEAN: 1}
+
+
+def test_lossy_downgrade_is_refused_unless_it_is_unsafe() -> None:
+    story = "\n".join(play([Kind.LOSSY_DOWNGRADE]).story)
+    low = "metadata.version=17 eligible.leader.replicas.version=0"
+    assert f"safe_downgrade to {low}: OperatingError" in story
+    assert f"unsafe_downgrade to {low}: done" in story
+    high = f"metadata.version={int(DEFAULT_METADATA_VERSION)} eligible.leader.replicas.version=1"
+    assert f"upgrade to {high}: done" in story

@@ -114,3 +114,18 @@ def test_damaged_log_end_excludes_changes_of_voters() -> None:
     assert budget.why_not(_like(kind=Kind.VOTERS))
     assert not budget.why_not(_like(kind=Kind.METADATA_LOST_END))
     assert not budget.why_not(_like(kind=Kind.CONTROLLER_KILL))
+
+
+def test_budget_without_eligible_leader_replicas_lets_no_broker_lose_records() -> None:
+    downgrade, kill = _like(kind=Kind.LOSSY_DOWNGRADE), _like(kind=Kind.KILL)
+    budget = Budget()
+    budget.begun(downgrade)
+    assert budget.why_not(kill)
+    assert not budget.why_not(_like(kind=Kind.STOP))
+    assert budget.why_not(_like(kind=Kind.DOWNGRADE)), "one level at a time"
+    budget.mended(downgrade)
+    budget.begun(kill)
+    budget.mended(kill)
+    assert budget.why_not(downgrade), "the broker may lack records until all are in sync"
+    budget.all_in_sync()
+    assert not budget.why_not(downgrade)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.entry_log import EntryLog
 from kraftjbod.raft.machine.messages import Entry
 from tests.sim.search.faults.play_kinds import play
 from tests.sim.search.faults.schedule import (
@@ -13,13 +14,15 @@ from tests.sim.search.faults.schedule import (
     Kind,
     Shape,
 )
+from tests.sim.search.faults.test_late_controllers import OF_LATE_CONTROLLERS
 from tests.sim.search.faults.test_voter_faults import OF_VOTERS
 from tests.sim.search.seed_run import SeedRun
 
 
 @pytest.mark.long
 def test_each_controller_fault_strikes_one_of_three_and_ends() -> None:
-    others = {*OF_VOTERS, *UNLIMITED_WEIGHTS, *LARGE_QUORUM_WEIGHTS}
+    others = {*OF_VOTERS, *UNLIMITED_WEIGHTS, *LARGE_QUORUM_WEIGHTS, *OF_LATE_CONTROLLERS}
+    others |= {Kind.LEADERS_CUT_OFF, Kind.VOTERS_CUT_OFF}
     kinds = sorted({*OF_THE_CONTROLLER, Kind.UNREPORTED_EIO, Kind.CLOCK_DRIFT} - others)
     outcome = play(kinds, controllers=3)
     struck = {line.split()[-1] for line in outcome.story if " strikes " in line}
@@ -86,3 +89,23 @@ def test_voter_with_damaged_log_end_is_mute_until_it_holds_the_end_again() -> No
     story = "\n".join(outcome.story)
     assert story.count(" fault        /controller-") == 3
     assert story.count("metadata_log_is_short") == story.count("metadata_log_is_whole") > 0
+
+
+@pytest.mark.long
+def test_successive_cut_off_leaders_lose_entries_of_several_terms_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    removed: list[set[int | None]] = []
+    truncate = EntryLog._truncate
+
+    def note_terms(log: EntryLog, offset: int) -> None:
+        removed.append({log.term_at(one) for one in range(offset, log.last_offset + 1)})
+        truncate(log, offset)
+
+    monkeypatch.setattr(EntryLog, "_truncate", note_terms)
+    for seed in range(11, 19):
+        outcome = play([Kind.LEADERS_CUT_OFF], controllers=3, seed=seed)
+        assert outcome.played == {Kind.LEADERS_CUT_OFF: 1}
+        if any(len(terms) > 1 for terms in removed):
+            return
+    pytest.fail("no controller lost entries of two terms in any of the seeds")

@@ -18,6 +18,13 @@ def test_voters_are_removed_and_added_again_also_with_empty_disks() -> None:
     assert story.count("add voter") > story.count("remove voter") >= len(OF_VOTERS)
 
 
+def test_removal_by_a_leader_that_is_cut_off_ends_with_all_voters() -> None:
+    outcome = play([Kind.VOTERS_CUT_OFF], controllers=3)
+    story = "\n".join(outcome.story)
+    assert outcome.played == {Kind.VOTERS_CUT_OFF: 1}
+    assert "remove voter" in story and ", cut off: " in story
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_lost_metadata_disks_of_controllers_lead_to_refusals_only(lost: int) -> None:

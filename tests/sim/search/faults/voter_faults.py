@@ -11,9 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
-from kraftjbod.cli.clients.cluster_admin import UpgradeType, update_features
+from kraftjbod.cli.clients.cluster_admin import (
+    UpgradeType,
+    unregister_controller,
+    update_features,
+)
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.quorum.quorum_admin import (
     VoterToChange,
@@ -34,22 +39,34 @@ _TWO: Final = 0.3
 _LOOKS_FOR_LEADER: Final = 0.7
 #: Time until that voter has abandoned its leader, and asked the mistaken controller.
 _LOOKS_S: Final = 3.0
+#: Share of the removed voters that are unregistered as well.
+_UNREGISTERED: Final = 0.4
+#: Time in which a leader that is cut off receives the request.
+_REMOVES_S: Final = 1.0
 _PAUSE_S: Final = 0.3
 _AGAIN_S: Final = 0.3
 #: Time after which an earlier request is answered or lost.
 _LATE_S: Final = 2.0
 
 
-class NewDisks(Protocol):
-    """Invariants that are notified of a new disk, by the host's name."""
+class NotifiedInvariants(Protocol):
+    """Invariants that receive the names of hosts with a new disk, or cut off from the others."""
 
     def forgets_all(self, name: str) -> None: ...
 
+    def cut_off(self, name: str) -> None: ...
+
+    def connected(self, name: str) -> None: ...
+
 
 class VoterFaults:
-    """:param invariants: notified of controllers that start with an empty disk."""
+    """
+    :param invariants: notified of controllers that start with an empty disk or are cut off.
+    """
 
-    def __init__(self, stage: Stage, operator: OperatorWork, invariants: NewDisks) -> None:
+    def __init__(
+        self, stage: Stage, operator: OperatorWork, invariants: NotifiedInvariants
+    ) -> None:
         self._stage = stage
         self._operator = operator
         self._invariants = invariants
@@ -60,6 +77,7 @@ class VoterFaults:
             Kind.METADATA_REPLACED: self._replace,
             Kind.METADATA_STANDALONE: self._format_standalone,
             Kind.METADATA_LOST: self._lose,
+            Kind.VOTERS_CUT_OFF: self._remove_while_cut_off,
         }
 
     async def _change(self, fault: Fault) -> None:
@@ -70,12 +88,46 @@ class VoterFaults:
         await self.name_voters()
         for host in some:
             await self._remove(_voter(host))
+            if rng.random() < _UNREGISTERED:
+                await self._unregister(host)
             await asyncio.sleep(rng.random() * _PAUSE_S)
         await wait(fault)
         if rng.random() < 0.5:
             some.reverse()
         for host in some:
             await self._add(host)
+        await self._until_nothing_is_late()
+
+    async def _remove_while_cut_off(self, fault: Fault) -> None:
+        """Let the leader, cut off from the other controllers, remove one of them.
+
+        The removal is in force in its log until the next leader replaces that entry.
+        """
+        rng, network = fault.rng(), self._stage.cluster.network
+        await self.name_voters()
+        await self._until_all_vote()
+        async with self._stage.struck_controller(replace(fault, controller=0)):
+            leader = self._stage.view.active_host
+            if leader is None:
+                return
+            others = [one for one in self._stage.cluster.controllers if one is not leader]
+            voter = _voter(rng.choice(others))
+
+            async def remove(client: ClusterClient) -> None:
+                for other in others:
+                    network.partition(leader.name, other.name)
+                self._invariants.cut_off(leader.name)
+                await remove_voter(client, voter)
+
+            what = f"remove voter {voter.node_id}-{voter.directory_id} by {leader.name}, cut off"
+            asking = asyncio.create_task(self._operator.ask(what, remove))
+            await asyncio.sleep(_REMOVES_S)
+            await wait(fault)
+            for other in others:
+                network.heal(leader.name, other.name)
+                self._invariants.connected(other.name)
+            self._invariants.connected(leader.name)
+            await asking
         await self._until_nothing_is_late()
 
     async def _format_standalone(self, fault: Fault) -> None:
@@ -159,6 +211,14 @@ class VoterFaults:
 
         what = f"remove voter {voter.node_id}-{voter.directory_id}"
         await self._until_done(what, remove, but=ErrorCode.VOTER_NOT_FOUND)
+
+    async def _unregister(self, host: SimulatedController) -> None:
+        """Unregister a former voter, which registers again if it runs."""
+
+        async def unregister(client: ClusterClient) -> None:
+            await unregister_controller(client, host.node_id)
+
+        await self._operator.ask(f"unregister controller {host.node_id}", unregister)
 
     async def _add(self, host: SimulatedController) -> None:
         voter = _voter(host)
