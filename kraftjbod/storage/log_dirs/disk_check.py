@@ -11,6 +11,7 @@ from __future__ import annotations
 from errno import ENOENT
 from typing import Final
 
+from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.storage.dir_names import META_PROPERTIES, PROBE_FILE, parse_replica_dir
 from kraftjbod.storage.meta_properties import read_meta_properties
@@ -24,13 +25,18 @@ def check_disk(
 ) -> Space:
     """Return the space of the file system at ``path`` if it is the expected one.
 
+    :param device: the expected ``st_dev``.
     :param has_free_space: True: the check creates and removes a file. False: it opens an existing
         file for writing, which a full disk allows and a read-only disk does not.
-    :raises OSError: another directory id or device than expected (without errno), or a failed call.
+    :raises OSError: another directory id or device than expected, or an invalid
+        ``meta.properties`` (all without errno), or a failed call.
     """
     meta = f"{path}/{META_PROPERTIES}"
-    # ``exists`` needs no descriptor, and the process may have none left.
-    found = read_meta_properties(vfs, meta) if vfs.exists(meta) else None
+    try:
+        # ``exists`` needs no descriptor, and the process may have none left.
+        found = read_meta_properties(vfs, meta) if vfs.exists(meta) else None
+    except StartupError as e:
+        raise OSError(str(e)) from e
     if found is None or found.directory_id != directory_id:
         held = "none" if found is None else str(found.directory_id)
         raise OSError(f"directory id is {held}, expected {directory_id}")
@@ -69,7 +75,9 @@ def write_probe(vfs: Vfs, directory: str) -> None:
     path = f"{directory}/{PROBE_FILE}"
     file = vfs.open(path, OpenMode.CREATE)
     with Undoing(lambda: vfs.unlink_if_exists(path)):
-        file.write_at(0, [_PROBE_BYTES])
-        file.sync()
-    file.close()
+        # The check is repeated on a full disk, and files have no finalizer.
+        with Undoing(file.close):
+            file.write_at(0, [_PROBE_BYTES])
+            file.sync()
+        file.close()
     vfs.unlink_if_exists(path)

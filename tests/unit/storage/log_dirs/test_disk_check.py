@@ -7,7 +7,7 @@ from errno import EMFILE, ENOSPC, EROFS
 import pytest
 
 from kraftjbod.storage.log_dirs.disk_check import check_disk, holds_replicas, write_probe
-from kraftjbod.storage.vfs import OpenMode, Space
+from kraftjbod.storage.vfs import OpenMode, Space, write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import directory_id, format_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -49,6 +49,14 @@ def test_check_disk_without_a_free_descriptor_detects_a_missing_identity() -> No
     mem.unlink_if_exists("/d1/meta.properties")
     vfs.inject(Fault(errno=EMFILE, kinds=frozenset({"open", "read_if_exists"})))
     with pytest.raises(OSError, match="directory id is none"):
+        check(vfs)
+
+
+def test_check_disk_of_a_malformed_identity_raises_an_os_error() -> None:
+    """Only an ``OSError`` takes the directory OFFLINE. Other errors count as bugs of the check."""
+    vfs, mem = make()
+    write_atomically(mem, "/d1/meta.properties", b"version=1")
+    with pytest.raises(OSError, match=r"meta.properties: cluster.id was not found"):
         check(vfs)
 
 
@@ -103,10 +111,13 @@ def test_write_probe_writes_syncs_and_removes_a_file() -> None:
 
 
 @pytest.mark.parametrize("kind", ["write_at", "sync"])
-def test_write_probe_failure_leaves_no_file(kind: str) -> None:
+def test_write_probe_failure_leaves_no_file_and_no_descriptor(kind: str) -> None:
     vfs = FaultVfs(MemVfs())
     vfs.make_dirs("/d1")
     vfs.inject(Fault(kinds=frozenset({kind})))
+    kinds: list[str] = []
+    vfs.on_operation = lambda kind, path: kinds.append(kind)
     with pytest.raises(OSError, match="error"):
         write_probe(vfs, "/d1")
+    assert kinds.count("close") == kinds.count("open") == 1
     assert vfs.list_dir("/d1") == []
