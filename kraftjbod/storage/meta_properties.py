@@ -54,7 +54,7 @@ class MetaProperties:
 def parse_meta_properties(text: str, path: str) -> MetaProperties:
     """Parse the text of ``meta.properties``.
 
-    :raises InconsistentStorageError: the text is invalid. The message names ``path``.
+    :raises StartupError: the text is invalid. The message names ``path``.
     """
     values = parse_properties(text, path)
     version = _parse_version(values.get("version", "0"), path)
@@ -75,7 +75,7 @@ def parse_meta_properties(text: str, path: str) -> MetaProperties:
 def read_meta_properties(vfs: Vfs, path: str) -> MetaProperties | None:
     """Return the content of the file, or None if it does not exist.
 
-    :raises InconsistentStorageError: the file is invalid.
+    :raises StartupError: the file is invalid.
     """
     data = vfs.read_if_exists(path)
     if data is None:
@@ -117,8 +117,10 @@ class MetaPropertiesEnsemble:
     ) -> None:
         """Raise an error unless the directories agree with each other and with the expected ids.
 
-        :raises InconsistentStorageError: a contradiction. The messages are Kafka's and name the
-            paths.
+        :param node_id: the expected node id; None: node ids are not compared.
+        :param cluster_id: the expected cluster id; None: that of the first directory with one.
+        :raises InconsistentStorageError: a contradiction, or a directory id that is reserved or
+            occurs twice. The messages are Kafka's and name the paths.
         :raises MetadataDirError: the metadata directory could not be read, and
             ``need_metadata_dir``.
         """

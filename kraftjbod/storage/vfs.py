@@ -110,18 +110,22 @@ class VfsFile(Protocol):
     def size(self) -> int: ...
 
     def read_at(self, position: int, size: int) -> bytes | bytearray:
-        """Read ``size`` bytes from ``position``. Fewer bytes mean the end of the file."""
+        """Read ``size`` bytes at ``position``. Fewer bytes mean the end of the file."""
         ...
 
     def read_cached_at(self, position: int, size: int) -> memoryview:
         """Return the part of ``read_at`` that is in the page cache, possibly fewer bytes.
 
         :raises BlockingIOError: the first byte is not in the page cache.
+        :raises OSError: EOPNOTSUPP or EINVAL if the file system or kernel supports no such reads.
         """
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write all ``buffers``, one after the other, starting at ``position``."""
+        """Write all ``buffers``, one after the other, starting at ``position``.
+
+        If the call fails, some of the bytes may be written.
+        """
         ...
 
     def copy_from(self, source: VfsFile, position: int, size: int) -> int:
@@ -188,17 +192,20 @@ class Vfs(Protocol):
         ...
 
     def make_dirs(self, path: str) -> None:
-        """Create ``path`` and its missing parents."""
+        """Create the directory ``path`` and its missing parents. No error if it exists."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Rename atomically. An existing file ``target`` is replaced."""
+        """Rename atomically. An existing file ``target`` is replaced.
+
+        The rename is durable after :meth:`sync_dir` of the directory.
+        """
         ...
 
     def unlink_if_exists(self, path: str) -> None: ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove ``path`` and everything below it.
+        """Remove the directory ``path`` and everything below it.
 
         No error if ``path`` does not exist or disappears meanwhile.
         """
@@ -213,7 +220,8 @@ class Vfs(Protocol):
     ) -> None:
         """Run fsyncs in any order, several at a time, and call ``beat`` after each.
 
-        Returns after the last one has ended. If some failed, the first error is raised then.
+        Returns after the last one has ended. If some failed, the first error is raised when no
+        fsync runs any more; some may not have been started.
         """
         ...
 
@@ -233,9 +241,10 @@ class Vfs(Protocol):
     def let_go(self, root: str) -> None:
         """Abandon all open files below ``root``, locks included, so that the disk can be unmounted.
 
-        Operations on an abandoned file fail with EBADF. Later, no file below ``root`` can be opened
-        through this ``Vfs``. The call may come from any thread, may hang with the disk, and needs
-        no free descriptor.
+        Operations on an abandoned file fail with EBADF. Later calls of :meth:`open` below ``root``
+        fail with ESTALE. Files that :meth:`open_stream` or :meth:`read_if_exists` have open are not
+        abandoned. The call may come from any thread, may hang with the disk, and needs no free
+        descriptor.
         """
         ...
 
@@ -610,7 +619,7 @@ def _start_threads(work: Callable[[], None], count: int) -> int:
 def sync_in_order(syncs: Sequence[Callable[[], None]], beat: Callable[[], None]) -> None:
     """Run ``syncs`` one after the other, and ``beat`` after each.
 
-    The first error ends the function.
+    The first error is raised at once, and the remaining ``syncs`` are not run.
     """
     for sync in syncs:
         sync()
@@ -655,8 +664,9 @@ def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> 
     """Replace the content of the file ``path`` atomically: after a crash it is the old or the new
     bytes.
 
-    With ``sync`` the new bytes are durable when this returns. If the call fails before the rename,
-    the old content stays and the temporary file is removed.
+    With ``sync`` the new bytes are durable when this returns. Without it, only a crash of the
+    process leaves one of the two. If the call fails before the rename, the old content stays and
+    the temporary file is removed.
     """
     temporary = write_temporary(vfs, path, data, sync=sync)
     with Undoing(lambda: vfs.unlink_if_exists(temporary)):
@@ -684,10 +694,11 @@ def _directory_of(path: str) -> str:
 
 
 def write_temporary(vfs: Vfs, path: str, data: bytes, *, sync: bool) -> str:
-    """Write ``data`` to ``path`` + ``.tmp`` and return that path. The caller renames it to
-    ``path``.
+    """Write ``data`` to the file ``path`` + ``.tmp``, close it, and return its path. The caller
+    renames it to ``path``.
 
-    If writing fails, the temporary file is removed.
+    :param sync: whether the data is durable when this returns.
+    :raises OSError: the temporary file was removed.
     """
     temporary = f"{path}.tmp"
     with Undoing(lambda: vfs.unlink_if_exists(temporary)):

@@ -39,7 +39,7 @@ class CleanerMap:
         self.latest_offset = _NO_OFFSET
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Set the offset of ``key``, which must be larger than in earlier calls.
+        """Set the latest offset of ``key``. Successive calls, for any keys, have rising offsets.
 
         :return: False if the map is full; nothing was changed then.
         """

@@ -32,10 +32,11 @@ class CleanerOffsets:
         self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
 
     async def load(self, log_dir: LogDir) -> None:
-        """Read the clean offsets of the replicas in ``log_dir`` from its file, at the first call
-        only.
+        """Read the clean offsets of the replicas in ``log_dir`` from its file. No effect if an
+        earlier call has read it.
 
         :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory is stalled, or its queue is full.
         """
         if log_dir in self._loaded:
             return
@@ -48,18 +49,28 @@ class CleanerOffsets:
                     self._clean_to.setdefault(handle.topic_partition, offset)
 
     def first_dirty(self, handle: LogHandle) -> int:
-        """Return the first offset that no pass has cleaned, at least the log start."""
+        """Return the first offset that no pass has cleaned, at least the log start.
+
+        A clean offset above the log end belongs to an earlier log: then it is the log start.
+        """
         offset = self._clean_to.get(handle.topic_partition, 0)
         is_of_this_log = offset <= handle.log_end_offset
         return max(handle.log_start_offset, offset if is_of_this_log else 0)
 
     async def advance(self, handle: LogHandle, offset: int) -> None:
-        """Record that everything below ``offset`` is clean, and write the directory's file."""
+        """Record that everything below ``offset`` is clean, and write the directory's file.
+
+        On an error of :meth:`write`, only the offset in memory has changed.
+        """
         self._clean_to[handle.topic_partition] = offset
         await self.write(handle.log_dir)
 
     async def lower(self, handle: LogHandle, offset: int) -> None:
-        """Lower the clean offset, also in the file, before the log is truncated to ``offset``."""
+        """Lower the clean offset to ``offset``, also in the file, before the log is truncated.
+
+        No effect if it is not higher. On an error of :meth:`write`, only the offset in memory has
+        changed.
+        """
         tp = handle.topic_partition
         if self._clean_to.get(tp, 0) > offset:
             self._clean_to[tp] = offset
@@ -67,23 +78,25 @@ class CleanerOffsets:
 
     async def forget(self, log_dir: LogDir, tp: TopicPartition) -> None:
         """Remove a replica from the file of ``log_dir``, before another one of that name is
-        created.
+        created. The offset in memory stays.
 
-        :raises KafkaStorageError: the directory is or goes offline.
+        Raises the errors of :meth:`load` and :meth:`write`.
         """
         await self.load(log_dir)
         if tp in self._named[log_dir]:
             await self.write(log_dir, without=tp)
 
     def drop(self, tp: TopicPartition) -> None:
-        """Forget the clean offset of a replica that was removed. Its file is not written."""
+        """Forget the clean offset of a replica that was removed. No file is written."""
         self._clean_to.pop(tp, None)
 
     async def write(self, log_dir: LogDir, *, without: TopicPartition | None = None) -> None:
-        """Write the clean offsets of the directory's replicas to its file.
+        """Write the clean offsets of the directory's replicas to its file, and wait until it is
+        durable.
 
         :param without: a replica that the file must not name.
         :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory is full or stalled, or its queue is full.
         """
         here = [handle.topic_partition for handle in self._registry.handles_in(log_dir)]
         offsets = {tp: self._clean_to[tp] for tp in here if tp in self._clean_to and tp != without}

@@ -50,7 +50,8 @@ class CleaningPauses:
 
     @contextmanager
     def cleaning(self, tp: TopicPartition) -> Iterator[None]:
-        """Context of a pass over ``tp``. The pass calls :meth:`require_no_pause` between its steps.
+        """Context of a pass over ``tp``. The pass calls :meth:`require_no_pause` between its steps,
+        and ends if that raises. No other pass over ``tp`` may be running.
 
         :raises OverloadedError: ``tp`` may not be cleaned now.
         """

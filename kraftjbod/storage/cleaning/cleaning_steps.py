@@ -37,7 +37,7 @@ STEP_BYTES: Final = 256 * 1024
 
 
 class NoSpaceToCleanError(OverloadedError):
-    """Writing more would leave less free space than ``reserve_bytes``."""
+    """Writing more would leave less free space than the cleaner's ``reserve_bytes``."""
 
 
 class Stepped(NamedTuple):
@@ -138,7 +138,8 @@ class KeyReading:
         self.is_map_full = False
 
     def step(self) -> Stepped:
-        """Put the keys of the next batches into the map. The last step may find the map full.
+        """Put the keys of the next batches into the map. If the map is full, set ``is_map_full``;
+        no step is left then.
 
         :raises CorruptRecordError: with the damaged ``offset``.
         """
@@ -185,10 +186,12 @@ class GroupRewriting:
         self.is_changed = len(sources) > 1
 
     def step(self) -> Stepped:
-        """Write the kept records of the next batches to the target.
+        """Write the kept records of the next batches to the target. They are durable only after
+        :meth:`sync`.
 
         :raises CorruptRecordError: with the damaged ``offset``.
-        :raises NoSpaceToCleanError: less free space than the reserve would be left.
+        :raises NoSpaceToCleanError: less free space than ``reserve_bytes`` would be left; the step
+            wrote nothing.
         """
         while self._readers and self._readers[0].is_done:
             del self._readers[0]
@@ -249,11 +252,12 @@ class Cleanable(NamedTuple):
 def find_cleanable(
     view: LogView, first_dirty: int, limit: int, config: TopicConfig, now_ms: int
 ) -> Cleanable | None:
-    """Return the segments that a pass may read; None if none of them is dirty.
+    """Return the oldest segments, which a pass may read; None if none of them is dirty.
 
     The segments end at or below ``limit`` and are old enough. Ages are computed from record
     timestamps (KIP-58, KIP-354). Runs in the directory's thread.
 
+    :param first_dirty: the first offset that no pass has cleaned.
     :param now_ms: wall clock time.
     """
     found: list[LogSegment] = []

@@ -113,7 +113,8 @@ def put_keys(
 ) -> bool:
     """Put the keys of the batch at ``position`` of ``data`` into the map, from ``first_offset`` on.
 
-    Returns False if the map is full. Batches of aborted transactions are skipped.
+    Returns False if the map is full; the keys of the batch's first records may be in it then.
+    Control batches, batches of aborted transactions and records without a key are skipped.
 
     :param beat: called regularly, because a batch may have very many records.
     :raises CorruptRecordError: the records cannot be decoded.
@@ -164,7 +165,10 @@ class BatchFilter:
     def thin(
         self, data: Buffer, position: int, header: BatchHeader, *, is_last: bool
     ) -> Buffer | None:
-        """Return the batch at ``position`` without the removed records; None if nothing is left.
+        """Return the batch at ``position`` without the removed records; None if the batch is
+        removed. An unchanged batch is a view of ``data``.
+
+        A pass calls this once for each batch of the log, in order.
 
         :param is_last: whether the batch is the last of its group.
         :raises CorruptRecordError: the records cannot be decoded.

@@ -149,7 +149,7 @@ class LogCleaner:
 
     async def run_cleaner(self, log_dir: LogDir) -> None:
         """Clean the logs in ``log_dir`` until cancelled. At the end, stop the cleaner's thread of
-        the directory.
+        the directory. Returns at once if the cleaner is disabled.
         """
         if not self._limits.is_enabled:
             return
@@ -167,7 +167,8 @@ class LogCleaner:
     async def clean_dirtiest(self, log_dir: LogDir) -> bool:
         """Run one pass over the dirtiest log. Return False if no log is due, or cleaning must wait.
 
-        Cancelling the call stops the pass, which leaves no files.
+        Damage, missing space and unexpected errors of a log are logged, and the log is skipped for
+        a while or permanently. Cancelling the call waits until the pass has stopped.
         """
         passing = asyncio.ensure_future(self._run_pass(log_dir))
         try:

@@ -72,7 +72,8 @@ class DirAttacher:
     async def reopen(self, dead: LogDir) -> LogDir:
         """Reopen the directory of ``dead``, which is OFFLINE, as a new object.
 
-        The new object is on trial, locked, identified and watched, and has its reserve.
+        The new object is on trial, locked, identified and watched. It has its reserve, or is
+        SATURATED. The caller takes it into service or calls :meth:`dismiss`.
 
         :raises OperatingError: the directory cannot be used. The message says what to do.
         """
@@ -101,10 +102,11 @@ class DirAttacher:
         return log_dir
 
     async def open_new(self, path: str, others: Sequence[LogDir]) -> LogDir:
-        """Open the disk at ``path`` as a new directory of this node, in the state of
+        """Open the disk at ``path`` as a new directory of this node. The result is like that of
         :meth:`reopen`.
 
-        An empty disk gets an id. A disk that was formatted for this node keeps its id.
+        An empty disk gets an id, and is refused without space for its reserve. A disk that was
+        formatted for this node keeps its id.
 
         :param others: the present directories of the node. The disk must be none of them.
         :raises OperatingError: the disk cannot be used. The message does not reveal its content.
@@ -124,7 +126,7 @@ class DirAttacher:
         return log_dir
 
     def dismiss(self, log_dir: LogDir, why: BaseException) -> None:
-        """Release a directory on trial that is not taken into service.
+        """Take a directory on trial OFFLINE, without a report, instead of into service.
 
         :param why: the error that ended the trial, for log events.
         """

@@ -53,9 +53,10 @@ async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
     """Examine the directory, and lock it if it has ``meta.properties``. Return None if it is
     OFFLINE now.
 
-    An error or no answer within ``timeout_ms`` takes the directory OFFLINE, without a report.
+    A missing directory, an error, or no answer within ``timeout_ms`` takes the directory OFFLINE,
+    without a report.
 
-    :raises StartupError: another process holds the lock.
+    :raises StartupError: another process or object holds the lock.
     """
     try:
         asked: asyncio.Future[Examination] = log_dir.submit(OpKind.START, lambda: _examine(log_dir))
@@ -118,9 +119,9 @@ def _clean_shutdown(vfs: Vfs, path: str) -> CleanShutdown:
 async def give_id(
     log_dir: LogDir, directory_id: DirectoryId, *, cluster_id: str, node_id: BrokerId
 ) -> None:
-    """Lock the directory and write its first ``meta.properties`` with ``directory_id``.
+    """Lock the directory and write its first ``meta.properties`` with ``directory_id``, durably.
 
-    :raises StartupError: another process holds the lock.
+    :raises StartupError: another process or object holds the lock.
     :raises KafkaStorageError: the directory goes offline.
     :raises LogDirImpairedError: no space is left.
     """

@@ -77,7 +77,9 @@ class DirOpener:
         """Lock and identify every directory, start its watches, build its reserve. Return the
         cluster id.
 
-        :raises StartupError: see the module docstring.
+        A directory that cannot be used is OFFLINE afterwards.
+
+        :raises StartupError: see the module docstring. Directories may stay locked then.
         """
         metadata = self._metadata
         answers: dict[str, Examination] = {}

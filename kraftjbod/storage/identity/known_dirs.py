@@ -35,7 +35,7 @@ class KnownDirs:
     def seen(self, present: Mapping[str, DirectoryId]) -> KnownDirs:
         """Return a copy with the present paths of these directories.
 
-        Other directories keep their paths.
+        Other directories keep their paths, and are forgotten if one of these is there now.
         """
         found = set(present.values())
         stayed = {path: known for path, known in self.ids.items() if known not in found}
@@ -43,7 +43,7 @@ class KnownDirs:
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 
     def took_in(self, path: str, directory_id: DirectoryId) -> KnownDirs:
-        """Return a copy with a directory that was added at run time."""
+        """Return a copy with a directory that was added at run time, which counts as added."""
         seen = self.seen({path: directory_id})
         return replace(seen, added=seen.added | {path})
 
@@ -74,7 +74,7 @@ def format_known_dirs(known: KnownDirs) -> bytes:
 def parse_known_dirs(text: str, path: str) -> KnownDirs:
     """Parse the text of ``known-log-dirs.json``.
 
-    :raises InconsistentStorageError: the text is damaged. Without it no disk can be called new.
+    :raises InconsistentStorageError: the text is damaged. The message names ``path``.
     """
     try:
         document = json.loads(text)

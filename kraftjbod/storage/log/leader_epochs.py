@@ -30,7 +30,8 @@ _start_offset = attrgetter("start_offset")
 def assign_epoch(entries: EpochEntries, epoch: int, start_offset: int) -> EpochEntries:
     """Return ``entries`` with ``epoch`` starting at ``start_offset``.
 
-    Entries with the same or a later epoch or offset contradict the new one and are removed.
+    Entries with the same or a later epoch or offset contradict the new one and are removed. If
+    ``epoch`` is the latest one already and starts earlier, nothing changes.
     """
     if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
         return entries
@@ -40,12 +41,15 @@ def assign_epoch(entries: EpochEntries, epoch: int, start_offset: int) -> EpochE
 
 
 def truncate_epochs_from(entries: EpochEntries, end_offset: int) -> EpochEntries:
-    """Return ``entries`` after a truncation of the log to ``end_offset``."""
+    """Return ``entries`` after a truncation of the log to ``end_offset``, its new end."""
     return entries[: bisect_left(entries, end_offset, key=_start_offset)]
 
 
 def truncate_epochs_before(entries: EpochEntries, start_offset: int) -> EpochEntries:
-    """Return ``entries`` after the log start was raised to ``start_offset``."""
+    """Return ``entries`` after the log start was raised to ``start_offset``.
+
+    The epoch of ``start_offset`` then starts there. No entry is added below the first one.
+    """
     at = bisect_right(entries, start_offset, key=_start_offset)
     if at == 0:
         return entries
@@ -53,7 +57,8 @@ def truncate_epochs_before(entries: EpochEntries, start_offset: int) -> EpochEnt
 
 
 def end_offset_for(entries: EpochEntries, epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """Return the answer of OffsetForLeaderEpoch: an epoch of the log, and its end offset.
+    """Return the answer of OffsetForLeaderEpoch: an epoch of the log, and its end offset, which is
+    exclusive.
 
     The epoch is the largest one not above ``epoch``. If all are above, the answer is ``epoch`` with
     the start of the first one. It is ``(-1, -1)`` if ``epoch`` is above all, or the log has no

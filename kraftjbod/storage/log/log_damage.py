@@ -84,7 +84,7 @@ class LogDamage:
         return not self._is_useful(rebuild) or rebuild.step()
 
     def take_rebuilt(self, rebuild: IndexRebuild) -> bool:
-        """Finish the rebuild and use its indexes.
+        """Finish the rebuild, use its indexes, and record the damage that a survey found.
 
         Return False if they are no longer valid or needed: the segment was replaced or truncated, a
         step failed, or the segment has indexes already.
@@ -109,7 +109,10 @@ class LogDamage:
         return is_there and rebuild.is_valid and (rebuild.is_survey or not segment.has_indexes)
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Record the findings of a scrub. Return False if the segment was replaced meanwhile."""
+        """Record the findings of a scrub, and use and write its indexes if the old ones were wrong.
+
+        Return False, without an effect, if the segment was replaced or truncated meanwhile.
+        """
         segment, end_offset = scrub.segment, scrub.end_offset
         at = bisect_left(self._segments, segment.base_offset, key=lambda s: s.base_offset)
         if not (

@@ -88,7 +88,10 @@ class LogHost(Protocol):
 
     async def lower_claims(self, handle: LogHandle) -> None:
         """Lower the checkpoints, so that no recovery point or log start in them is above the
-        handle's.
+        handle's. Returns when that is durable.
+
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory is full or stalled, or its queue is full.
         """
         ...
 
@@ -247,11 +250,14 @@ class LogHandle:
     ) -> Completion[AppendResult]:
         """Append validated batches. Offsets are assigned when the write happens.
 
-        The completion can also get an OperatingError of :meth:`UnifiedLog.append_as_leader`, or a
-        KafkaStorageError.
+        The completion is answered when the batches are written, not flushed. It can also get an
+        OperatingError of :meth:`UnifiedLog.append_as_leader`, a KafkaStorageError, or a
+        LogDirImpairedError if the disk is full or stalls.
 
         :raises KafkaStorageError: at once, if the directory is offline.
-        :raises OverloadedError: at once, if the directory's queue is full.
+        :raises OverloadedError: at once, if the directory is full or stalled, or its queue is full.
+        :raises NotLeaderOrFollowerError: at once, if the log was replaced by its copy.
+        :raises UnknownTopicOrPartitionError: at once, if the replica was removed.
         """
         now_ms = self._clock.wall_ms()
         return self._published.submit_operation(
@@ -289,10 +295,12 @@ class LogHandle:
     def append_as_follower(
         self, records: Buffer, *, may_have_gaps: bool = False
     ) -> Completion[AppendResult]:
-        """Append batches as the leader sent them, without an incomplete last one.
+        """Append batches with the offsets that the leader assigned. An incomplete last batch of
+        ``records`` is omitted.
 
-        The completion can also get a CorruptRecordError (wrong CRC, or offsets that do not continue
-        the log) or a KafkaStorageError. Errors at once are those of :meth:`append_as_leader`.
+        The completion is answered when the batches are written, not flushed. It can also get a
+        CorruptRecordError (wrong CRC, or offsets that do not continue the log), a KafkaStorageError
+        or a LogDirImpairedError. Errors at once are those of :meth:`append_as_leader`.
 
         :param may_have_gaps: whether the leader reports that compaction removed offsets.
         """
@@ -319,7 +327,9 @@ class LogHandle:
 
         :raises OffsetOutOfRangeError: the log does not contain ``start_offset``.
         :raises CorruptRecordError: ``start_offset`` is in known damage.
-        :raises KafkaStorageError: the directory is offline.
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises LogDirImpairedError: the directory is stalled.
+        :raises NotLeaderOrFollowerError: the log was replaced by its copy, and is closed.
         :raises UnknownTopicOrPartitionError: the replica was removed.
         """
         if self.unsettled.has_truncations:
@@ -347,9 +357,11 @@ class LogHandle:
     ) -> ReadResult:
         """Read as :meth:`read_cached`, in the directory's thread, and check every batch and CRC.
 
+        Missing or wrong indexes are rebuilt first. Errors are those of :meth:`known_producers`,
+        and:
+
         :raises OffsetOutOfRangeError: the log does not contain ``start_offset``.
         :raises CorruptRecordError: the batch of ``start_offset`` is damaged.
-        :raises KafkaStorageError: the directory is offline or goes offline meanwhile.
         """
         records = await self._ask_by_index(
             lambda log, surveyed: log.read(start_offset, max_bytes, max_offset, min_one, surveyed)
@@ -443,11 +455,14 @@ class LogHandle:
         return end_offset_for(self.view.epochs, epoch, self.view.log_end_offset)
 
     async def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
-        """Return the first record not older than ``timestamp`` (wall ms); None if there is none.
+        """Return the first record not older than ``timestamp`` (wall ms), up to the log end; None
+        if there is none.
 
         For a batch that cannot be decompressed within limits, the answer is its first offset.
+        Errors are those of :meth:`known_producers`, and:
 
         :raises OverloadedError: too many searches are waiting.
+        :raises CorruptRecordError: a batch cannot be read, though a survey found no damage.
         """
         return await self._search(LogTimeSearch(timestamp))
 
@@ -525,7 +540,10 @@ class LogHandle:
             await self._truncate(offset, lambda log, seen: log.truncate_to(offset, seen))
 
     async def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all batches and continue at ``offset``, after lowering the checkpoints."""
+        """Remove all batches and continue at ``offset``, after lowering the checkpoints.
+
+        Errors are those of :meth:`truncate_to`.
+        """
         await self._truncate(offset, lambda log, _: log.truncate_fully_and_start_at(offset))
 
     async def _truncate(self, offset: int, op: ByIndex[None]) -> None:
@@ -555,7 +573,13 @@ class LogHandle:
                 done.add_done_callback(lambda _: self.unsettled.end_truncation(truncation))
 
     async def flush(self) -> None:
-        """Make everything that was appended so far durable, and advance the recovery point."""
+        """Make everything that was appended so far durable, and advance the recovery point.
+
+        A truncation meanwhile leaves the recovery point unchanged.
+
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory is full or stalled, or its queue is full.
+        """
         async with self._files:
             plan = await self._published.run_operation(
                 OpKind.CHECKPOINT, lambda log: log.flush_plan()
@@ -570,10 +594,15 @@ class LogHandle:
             self.last_flush_ms = self._clock.now_ms()
 
     async def apply_retention(self) -> int:
-        """Remove segments that exceed the retention limits. Return how many were removed.
+        """Remove segments that exceed the retention limits or end below the log start. Return how
+        many were removed; 0 during :meth:`retention_paused`.
 
         Segments are renamed first, and removing all of them creates a new one. If a full disk has
         no space for that, not even after the reserve was released, files are unlinked instead.
+
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory is stalled or still has no space, or its queue is
+            full. Some segments may be removed already.
         """
         was_saturated = self.log_dir.state is LogDirState.SATURATED
         try:
@@ -616,13 +645,15 @@ class LogHandle:
                 raise
 
     async def start_at(self, offset: int) -> None:
-        """Raise the log start to ``offset``, at most the high watermark (KIP-107).
+        """Raise the log start to ``offset``, at most the high watermark (KIP-107). No effect if it
+        is not lower.
 
         Needs no free space. Retention removes the files later. A crash may undo the change until
         :meth:`keep_log_start` has succeeded.
 
-        :raises OverloadedError: a copy in another directory is about to replace this replica: try
-            again.
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: a copy in another directory is about to replace this replica, the
+            directory is stalled, or its queue is full: try again.
         """
         assert offset <= self.high_watermark, (offset, self.high_watermark)
         if self._is_held_still:
@@ -632,12 +663,15 @@ class LogHandle:
     async def keep_log_start(self) -> None:
         """Make the log start durable. Afterwards :attr:`durable_log_start` is not lower.
 
-        :raises KafkaStorageError: the directory is or goes offline, or has no space.
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory is full or stalled, or its queue is full.
         """
         await self._host.keep_log_start(self)
 
     async def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Record the findings of a scrub. Return False if the segment was replaced meanwhile."""
+        """Record the findings of a scrub, and mend wrong index files. Return False if the segment
+        was replaced or truncated meanwhile.
+        """
         return await self._published.run_operation(
             OpKind.INDEX, lambda log: log.take_scrubbed(scrub)
         )
@@ -645,19 +679,22 @@ class LogHandle:
     # -- for the cleaner --------------------------------------------------------------------
 
     async def with_view(self, op: Callable[[LogView], T]) -> T:
-        """Run ``op`` in the directory's thread with the present view, and return its result."""
+        """Run ``op`` in the directory's thread with the present view, and return its result.
+
+        If ``op`` raises SegmentUnreadError, the indexes are rebuilt and ``op`` runs again.
+        """
         return await self._ask_by_index(lambda log, _: op(log.view()))
 
     async def kept_producer_batches(self) -> KeptBatches:
-        """Return :attr:`UnifiedLog.kept_producer_batches`."""
+        """Return the batches that compaction has to keep, so that producers are known after a
+        crash.
+        """
         return await self._published.run_operation(
             OpKind.READ, lambda log: log.kept_producer_batches
         )
 
     async def open_beside(self, segment: LogSegment) -> VfsFile | None:
-        """Open ``segment`` for a reader in another thread, as :meth:`LogSegments.open_beside`
-        does.
-        """
+        """Open ``segment`` once more for a reader in another thread; None if it left the log."""
         return await self._published.run_operation(
             OpKind.READ, lambda log: log.segments.open_beside(segment)
         )
@@ -693,7 +730,7 @@ class LogHandle:
         )
 
     async def roll(self) -> None:
-        """Start a new segment at the log end."""
+        """Start a new segment at the log end, in the directory's thread."""
         await self._published.run_operation(OpKind.APPEND, lambda log: log.roll())
 
     # -- for moves to another directory -----------------------------------------------------
@@ -713,7 +750,7 @@ class LogHandle:
     async def carried_state(self) -> CarriedState:
         """Return the state that a copy needs besides the segments.
 
-        Earlier operations are included.
+        The state includes all earlier operations on the log.
         """
         return await self._ask_by_index(lambda log, _: log.carried_state())
 
@@ -734,8 +771,8 @@ class LogHandle:
             self._is_held_still = False
 
     async def give_way(self, directory: str) -> None:
-        """Rename the replica's directory, because a copy replaces this replica. Reads are still
-        possible.
+        """Rename the replica's directory to ``directory``, because a copy replaces this replica.
+        Reads are still possible; changes raise NotLeaderOrFollowerError.
 
         After a failure call :meth:`come_back`.
         """
@@ -759,7 +796,9 @@ class LogHandle:
     async def move_aside(self, directory: str) -> None:
         """Rename the replica's directory to ``directory``. The handle accepts no more requests.
 
-        :raises OverloadedError: the queue is full; the replica is unchanged.
+        :raises OverloadedError: the directory is stalled or full, or its queue is full; the replica
+            is unchanged.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         # A running flush would use the old name of the directory.
         async with self._files:
@@ -776,8 +815,8 @@ class LogHandle:
         return self._published.submit(kind, lambda log: log.segments.move_to(directory))
 
     async def purge(self, segments: Sequence[LogSegment]) -> None:
-        """Close and unlink ``segments`` that were retired, each in several operations if it is
-        large.
+        """Close and unlink ``segments`` that were retired. A large one takes several operations,
+        which truncate it first. After an error the call may be repeated.
         """
         log_dir, replica = self.log_dir, self.topic_partition
         for segment in segments:
@@ -791,10 +830,12 @@ class LogHandle:
                 await log_dir.run_operation(OpKind.DELETE, segment.purge, replica=replica)
 
     async def close_idle(self, segments: Sequence[LogSegment]) -> None:
-        """Close the files of ``segments``, which a later access opens again. The directory's thread
-        first detaches the files. Afterwards the event loop cannot be reading from a detached file,
-        because each of its reads ends within one callback. No flush uses a file while ``_files`` is
-        held.
+        """Close the files of ``segments``, which a later access opens again. Files with bytes that
+        are not durable stay open.
+
+        The directory's thread first detaches the files. Afterwards the event loop cannot be reading
+        from a detached file, because each of its reads ends within one callback. No flush uses a
+        file while ``_files`` is held.
         """
         async with self._files:
             await self._published.run_operation(OpKind.READ, lambda log: log.detach_files(segments))
@@ -829,7 +870,7 @@ class LogHandle:
         """Close all files of the log.
 
         :param done: the plan of :meth:`close_plan` if it was carried out, so that the next load
-            needs no scan.
+            needs no scan; else None.
         """
         await self._published.submit_last(lambda log: log.close(done))
 

@@ -133,7 +133,8 @@ def create_log(
 ) -> UnifiedLog:
     """Create an empty replica in the log directory ``root``, durably.
 
-    If this fails, it leaves nothing, or a directory that :func:`is_half_made` recognizes.
+    If this fails, it leaves nothing, or a directory that :func:`is_half_made` recognizes. The
+    directory of the replica must not exist, or be such a directory: a failure removes it.
 
     :param start_offset: log start and end offset.
     """
@@ -211,11 +212,11 @@ class LogLoader:
         self._work = self._load()
 
     def load(self) -> LoadedLog:
-        """Load the replica in one operation. Raises as :meth:`step`."""
+        """Run all steps of the load and return the replica. Raises as :meth:`step`."""
         return run_all(self._work)
 
     def step(self) -> LoadedLog | None:
-        """Continue the load; return the replica when it is complete.
+        """Continue the load; return the replica when it is complete, else None.
 
         A failed load cannot be continued: it needs a new loader.
 
@@ -228,7 +229,7 @@ class LogLoader:
         return loaded[0] if loaded else None
 
     def close(self) -> None:
-        """Abandon the load, and close its files."""
+        """Abandon a load that is not complete, and close its files."""
         self._work.close()
 
     def _load(self) -> Steps[LoadedLog]:

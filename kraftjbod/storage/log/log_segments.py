@@ -97,7 +97,7 @@ class LogSegments:
         self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader], size_bytes: int
     ) -> None:
         """Write ``buffers``, which hold the batches of ``headers``, at the end of the active
-        segment.
+        segment. The bytes are not synced.
         """
         self.active.append_batches(buffers, headers)
         self.size_bytes += size_bytes
@@ -125,8 +125,8 @@ class LogSegments:
     # -- removing ---------------------------------------------------------------------------
 
     def retire(self, at: int, *, at_once: bool = False, suffix: str = DELETED_SUFFIX) -> None:
-        """Remove segment number ``at`` from the list, and its files as :meth:`LogSegment.retire`
-        does.
+        """Remove segment number ``at`` from the list, and rename or unlink its files as
+        :meth:`LogSegment.retire` does.
         """
         segment = self.all[at]
         segment.retire(at_once=at_once, suffix=suffix)
@@ -146,7 +146,7 @@ class LogSegments:
             self._leftovers.pop()
 
     def take_retired(self) -> list[LogSegment]:
-        """Return the segments that left the log since the last call."""
+        """Return the segments that left the log since the last call. The caller purges them."""
         retired, self._retired = self._retired, []
         return retired
 
@@ -270,7 +270,7 @@ class LogSegments:
                 segment.directory = directory
 
     def close(self) -> None:
-        """Close all files without writing anything."""
+        """Close all files, also detached ones, without writing anything."""
         for segment in self.all:
             segment.close()
         self.close_detached()

@@ -106,8 +106,8 @@ def carry_out(
 
     Cost: an fsync of each file and directory. ``beat`` reports progress after each.
 
-    :param renamed: gets the temporary files that were renamed, and those in it are skipped. A
-        caller that repeats a failed call passes the same set.
+    :param renamed: temporary files that are renamed already and are skipped. The call adds those
+        that it renames, so a caller that repeats a failed call passes the same set.
     """
     renamed = set() if renamed is None else renamed
     with FailsAs(OpKind.FLUSH):
@@ -129,7 +129,7 @@ def _syncs(vfs: Vfs, plan: FlushPlan) -> Iterator[Callable[[], None]]:
 
 
 def sync_if_exists(vfs: Vfs, path: str) -> None:
-    """Sync the content of the file ``path``, if it exists. The caller syncs the directory."""
+    """Open and sync the file ``path``, if it exists. The caller syncs the directory."""
     file = vfs.open_if_exists(path)
     if file is not None:
         try:

@@ -72,12 +72,14 @@ class LogView(NamedTuple):
         )
 
     def has_transaction_since(self, wall_ms: int) -> bool:
-        """Return whether a transaction is open that started before ``wall_ms``."""
+        """Return whether a transaction is open that started before ``wall_ms``. An unknown start
+        does not count.
+        """
         return any(one.is_open and 0 <= one.began_ms < wall_ms for one in self.unstable)
 
     def may_hold_aborted(self, first_offset: int) -> bool:
-        """Return False if certainly no transaction with a marker after ``first_offset`` was
-        aborted.
+        """Return False if certainly no transaction with a marker at or after ``first_offset`` was
+        aborted. No index is read, so True may be wrong.
         """
         rest = self.segments[self.segment_index(first_offset) :]
         return any(one.transactions is None or one.transactions for one in rest)
@@ -100,11 +102,14 @@ class LogView(NamedTuple):
         return found
 
     def segment_index(self, offset: int) -> int:
-        """Return the index of the segment that holds ``offset``."""
+        """Return the index in ``segments`` of the segment that holds ``offset``.
+
+        It is 0 for an offset below all segments, and the last index for one above the log end.
+        """
         return max(0, bisect_right(self.segments, offset, key=lambda s: s.base_offset) - 1)
 
     def damage_from(self, offset: int) -> Damage | None:
-        """Return the first known damage that contains ``offset`` or is after it."""
+        """Return the first known damage that contains ``offset`` or is after it; None without."""
         at = bisect_right(self.damages, offset, key=lambda d: d.next_offset)
         return self.damages[at] if at < len(self.damages) else None
 

@@ -93,8 +93,10 @@ class ProducerSnapshots:
 
         If writing fails, the older snapshots still exist.
 
-        :param recovery_base: start of a recovery after a crash. The newest snapshot up to it is
-            kept, because only that one shows which later transactions were aborted.
+        :param segments: the segments of the log. The snapshot at the base of each is kept.
+        :param sync: whether the snapshot is durable when this returns.
+        :param recovery_base: start of a recovery after a crash. The newest snapshot at or before it
+            is kept, because only that one shows which later transactions were aborted.
         """
         offsets = self._listed()
         write_atomically(self._vfs, self.path(offset), state.to_snapshot(), sync=sync)
@@ -106,9 +108,9 @@ class ProducerSnapshots:
         self._remove([one for one in offsets if one not in needed])
 
     def put(self, snapshots: Mapping[int, bytes]) -> None:
-        """Write snapshot files from another copy of this replica.
+        """Write snapshot files from another copy of this replica, without a sync.
 
-        ``snapshots`` has their contents by offset.
+        :param snapshots: their contents by offset, as :meth:`newest` returns them.
         """
         for offset, data in snapshots.items():
             write_atomically(self._vfs, self.path(offset), data, sync=False)
@@ -141,10 +143,10 @@ class ProducerSnapshots:
         end_offset: int,
         limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
     ) -> Steps[LoadedProducers]:
-        """Return the producer state at ``end_offset``.
+        """Return the producer state after all batches below ``end_offset``, in steps.
 
-        The state comes from the newest sound snapshot up to there, and a replay of the batches
-        after it. Without a snapshot the headers of the whole log are read.
+        The state comes from the newest sound snapshot at or before ``end_offset``, and a replay of
+        the batches after it. Without a snapshot the headers of the whole log are read.
         """
         oldest = segments[0].base_offset
         found = self._newest_sound(oldest, end_offset)
@@ -183,7 +185,7 @@ class ProducerSnapshots:
         end_offset: int,
         limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
     ) -> Steps[TransactionIndex]:
-        """Return the transaction index of segment number ``at``, rebuilt from its batches.
+        """Return the transaction index of segment number ``at``, rebuilt in steps from its batches.
 
         :param end_offset: end of the segment.
         """

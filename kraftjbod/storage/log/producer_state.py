@@ -145,7 +145,8 @@ class ProducerState:
         limits: ProducerLimits,
         terms: ProducerTerms = ORDINARY_TERMS,
     ) -> AppendedBatch | None:
-        """Return None if the batch may be appended, or the earlier batch if this one repeats it.
+        """Return None if the batch may be appended. If it repeats one that was appended, return
+        that one.
 
         :param now_ms: wall-clock time.
         :raises NotVerifiedError: a transaction would start, and ``terms`` have no guard.

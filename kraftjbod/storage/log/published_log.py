@@ -62,8 +62,10 @@ class PublishedLog:
     def submit_operation(
         self, kind: OpKind, op: Callable[[UnifiedLog], T], *, size_bytes: int = 0
     ) -> Completion[T]:
-        """Queue ``op``. The new view is published in the same event loop iteration in which it
-        completes.
+        """Queue ``op`` for the directory's thread. The new view is published before the completion
+        is answered, in the same event loop iteration.
+
+        Raises the errors of :meth:`LogDir.submit_operation`, and:
 
         :raises NotLeaderOrFollowerError: at once, if the log was replaced by its copy.
         :raises UnknownTopicOrPartitionError: at once, if the log was removed.
@@ -77,9 +79,9 @@ class PublishedLog:
         return self.submit_operation(kind, op).future()
 
     def ask(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
-        """Queue ``op``, which changes nothing, as :meth:`submit` does.
+        """Queue ``op``, which changes no records, as :meth:`submit` does.
 
-        Allowed after a replacement, too.
+        Allowed after a replacement, too, until the log is closed.
         """
         return self._begin(kind, op, 0).future()
 
@@ -89,7 +91,9 @@ class PublishedLog:
         return self._begin_any(kind, op, size_bytes)
 
     def submit_last(self, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
-        """Queue a part of the closing of the log, which accepts no other operation any more."""
+        """Queue a part of the closing of the log, as a CLOSE operation. Allowed after the log was
+        closed to other operations.
+        """
         return self._begin_any(OpKind.CLOSE, op, 0).future()
 
     def _begin_any(
@@ -105,7 +109,9 @@ class PublishedLog:
         )
 
     async def run_operation(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> T:
-        """Run ``op`` and return its result. The operation continues if the caller is cancelled."""
+        """Run ``op`` as :meth:`submit` does and return its result. The operation continues if the
+        caller is cancelled.
+        """
         return await self.submit(kind, op)
 
     def require_open(self) -> None:

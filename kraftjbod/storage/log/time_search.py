@@ -122,7 +122,10 @@ class LogTimeSearch:
                 self._next_offset = segments[at + 1].base_offset
 
     def open(self) -> None:
-        """Decompress the batch that was found and search it for the answer, in any thread."""
+        """Decompress the batch that was found and search it for the answer, in any thread.
+
+        An undecodable batch raises no error: its first offset is the answer.
+        """
         assert self._found is not None, "scan() found nothing"
         found, self._found = self._found, None
         assert found.data is not None, found

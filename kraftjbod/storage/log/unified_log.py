@@ -194,7 +194,8 @@ class UnifiedLog:
     ) -> AppendResult:
         """Assign the next offsets to the batches of ``records``, and write them.
 
-        A repeated batch of an idempotent producer is not written: the result has its first offsets.
+        If one repeats a batch of an idempotent producer, nothing is written: the result has the
+        offsets of the first append and ``duplicate``.
 
         :param headers: headers of the batches in ``records``, in order. At most one batch per
             producer id.
@@ -457,7 +458,7 @@ class UnifiedLog:
             self._recovery_point = max(self._recovery_point, plan.end_offset)
 
     def flush(self) -> None:
-        """Make everything durable, in this thread."""
+        """Make everything durable, and advance the recovery point, in this thread."""
         plan = self.flush_plan()
         carry_out(self._vfs, [plan], self.beat)
         self.flushed(plan)
@@ -523,7 +524,8 @@ class UnifiedLog:
         return found
 
     def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that overlap the offsets, loading missing indexes.
+        """Return the aborted transactions that overlap ``[first_offset, end_offset)``. Indexes that
+        are not in memory are loaded or rebuilt.
 
         See :meth:`LogView.aborted_between`.
         """
@@ -535,7 +537,9 @@ class UnifiedLog:
         return found
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Record the findings of a scrub. Return False if the segment was replaced meanwhile."""
+        """Record the findings of a scrub, and mend wrong index files. Return False if the segment
+        was replaced or truncated meanwhile.
+        """
         if not self._damage.take_scrubbed(scrub):
             return False
         if scrub.is_transaction_index_wrong and not scrub.damages:
@@ -593,7 +597,10 @@ class UnifiedLog:
     # -- truncation and retention -----------------------------------------------------------
 
     def truncate_to(self, offset: int, surveyed: LogSegment | None = None) -> None:
-        """Remove every batch that ends at or after ``offset``.
+        """Remove every batch that ends at or after ``offset``, durably.
+
+        At or above the log end, nothing changes. At or below the first segment's base, this is
+        :meth:`truncate_fully_and_start_at`.
 
         Cost: one segment's indexes, one index interval, the log since the last producer snapshot,
         and a few file operations per removed segment.
@@ -648,7 +655,7 @@ class UnifiedLog:
         return segment.size_bytes, min(offset, segment.next_offset(segment.size_bytes))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all batches and continue at ``offset``, without creating a new file.
+        """Remove all batches, durably, and continue at ``offset``, without creating a new file.
 
         Cost: O(1), and a few file operations per removed segment.
         """
@@ -708,7 +715,8 @@ class UnifiedLog:
         fresh.truncate_torn_tail()
 
     def start_at(self, offset: int) -> None:
-        """Raise the log start to ``offset`` (KIP-107). Retention frees the space later.
+        """Raise the log start to ``offset`` (KIP-107), at most the log end. No effect if it is not
+        lower. Retention frees the space later.
 
         Cost: O(1), without a file operation.
         """

@@ -48,13 +48,15 @@ class UnsettledChanges:
         await self._is_settled.wait()
 
     def certain_end(self, offset: int) -> int:
-        """Return ``offset``, lowered so that pending truncations keep everything below it."""
+        """Return ``offset``, lowered if necessary so that pending truncations keep everything below
+        it.
+        """
         if not self._truncations:
             return offset
         return min([offset, *(one.left for one in self._truncations)])
 
     def certain_start(self, offset: int) -> int:
-        """Return ``offset``, lowered to the ``log_start`` of each pending truncation."""
+        """Return the lowest of ``offset`` and the ``log_start`` of each pending truncation."""
         return min([offset, *(one.log_start for one in self._truncations)])
 
     def begin_truncation(self, left: int, log_start: int) -> TruncationUnderWay:

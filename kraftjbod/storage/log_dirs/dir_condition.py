@@ -53,7 +53,8 @@ class DirCondition:
         """Raise an error if the state forbids operations of ``kind``.
 
         :raises KafkaStorageError: the directory is offline.
-        :raises LogDirImpairedError: the directory is saturated or stalled.
+        :raises LogDirImpairedError: the directory is saturated or stalled, and rejects ``kind``
+            (``log_dir_policy.is_allowed``).
         """
         if not is_allowed(self.state, kind):
             raise self.impaired_error() if self.is_online else self.offline_error()
@@ -62,8 +63,8 @@ class DirCondition:
         return self._impaired_error(self.state, self.impaired_reason)
 
     def saturated_error(self, reason: str) -> LogDirImpairedError:
-        """Return the error for operations that fail after ENOSPC, while the state is still
-        ONLINE.
+        """Return the error for operations that are refused after another one got ENOSPC, before
+        the state is SATURATED.
         """
         return self._impaired_error(LogDirState.SATURATED, reason)
 

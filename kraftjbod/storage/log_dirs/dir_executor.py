@@ -142,7 +142,8 @@ class LogDirExecutor(Executor):
         translate: Callable[[BaseException], BaseException] | None = None,
         size_bytes: int = 0,
     ) -> asyncio.Future[R]:
-        """Queue ``op`` as :meth:`begin_op` does, and return a future.
+        """Queue ``op`` as :meth:`begin_op` does, with the same errors, and return a future of the
+        answer.
 
         Cancelling the future does not cancel ``op``.
         """
@@ -172,7 +173,9 @@ class LogDirExecutor(Executor):
         :param translate: returns the caller's exception for the exception of ``op``.
         :param on_error: called in the thread with the exception, before the next operation starts.
             An exception of the callback replaces the first one.
-        :param size_bytes: memory that the operation holds while it is queued.
+        :param size_bytes: memory that the operation holds until it is answered. One operation of
+            any size is accepted if no other one is waiting.
+        :param group: the counters of the statistics that the operation belongs to.
         :param may_be_taken_back: whether :meth:`take_back` and :meth:`hold_back` may fail it.
         :param what: description of the operation (``str(what)``) for :meth:`running_op`.
         :raises OverloadedError: the queue is full. After :meth:`abandon`, its error is raised.
@@ -207,9 +210,10 @@ class LogDirExecutor(Executor):
         return done
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run ``fn`` in the thread (``concurrent.futures.Executor``).
+        """Queue ``fn`` for the thread (``concurrent.futures.Executor``), with the errors of
+        :meth:`begin_op`.
 
-        Call it only on the event loop.
+        Call it only on the event loop. Cancelling the future does not cancel ``fn``.
         """
         outcome: Future[T] = Future()
         outcome.set_running_or_notify_cancel()
@@ -273,7 +277,7 @@ class LogDirExecutor(Executor):
         return self._queued_bytes
 
     def hold_back(self, refusal: Callable[[], BaseException]) -> None:
-        """From now on fail operations that may be taken back instead of starting them.
+        """Fail operations that may be taken back instead of starting them, until :meth:`let_go`.
 
         Called in the thread. ``refusal`` creates the error of each operation.
         """
@@ -284,7 +288,10 @@ class LogDirExecutor(Executor):
         self._hold = None
 
     def abandon(self, refusal: Callable[[], BaseException]) -> None:
-        """Fail all pending and all future operations with the error that ``refusal`` creates."""
+        """Fail all pending and all future operations with the error that ``refusal`` creates.
+
+        The running operation fails too; its later result is ignored, and its thread ends then.
+        """
         self._refusal = refusal
         self._jobs.put(None)
         waiting, self._waiting = self._waiting, {}
@@ -293,9 +300,10 @@ class LogDirExecutor(Executor):
             job.done.set_exception(refusal())
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the thread end after the queued operations.
+        """Let the thread end after the queued operations. Later operations never get an answer.
 
-        With ``wait``, join it unless it was abandoned.
+        With ``wait``, block until the thread has ended, unless it was abandoned. ``cancel_futures``
+        has no effect.
         """
         self._jobs.put(None)
         if wait and self._thread is not None and self._refusal is None:

@@ -122,7 +122,8 @@ class _LackEventLimit:
 class LogDirFailureChannel:
     """Queue of directories whose state changed while the daemon ran, oldest change first.
 
-    A directory is queued at most once. The consumer acts on its state at the time of :meth:`take`.
+    A directory is in the queue at most once. The consumer acts on its state at the time of
+    :meth:`take`.
     """
 
     def __init__(self, *, max_dirs: int) -> None:
@@ -254,7 +255,9 @@ class LogDir(DirCondition):
 
     @property
     def running_ms(self) -> int:
-        """Duration of the running operation of the main thread, in ms; 0 if none runs."""
+        """Milliseconds since the running operation of the main thread started or last reported
+        progress (:meth:`beat`); 0 if none runs.
+        """
         return self._executor.running_for_ms()
 
     @property
@@ -272,7 +275,8 @@ class LogDir(DirCondition):
         settle: Callable[[T], R] | None = None,
         replica: TopicPartition | None = None,
     ) -> asyncio.Future[R]:
-        """Queue ``op`` as :meth:`submit_operation` does, and return a future of the answer.
+        """Queue ``op`` as :meth:`submit_operation` does, with the same errors, and return a future
+        of the answer.
 
         Cancelling the future does not cancel the operation.
         """
@@ -293,9 +297,10 @@ class LogDir(DirCondition):
         :param settle: called on the event loop with the result of ``op``, even if the caller
             stopped waiting. It publishes the effects of the operation and returns the answer.
             Without it, the result of ``op`` is the answer.
-        :param size_bytes: memory that the operation holds while it is queued.
+        :param size_bytes: memory that the operation holds until it is answered.
         :param replica: the replica of the operation, for log events about a failure.
-        :returns: the completion, which gets the answer or one of the errors below.
+        :returns: the completion, which gets the answer. If ``op`` raises an ``OSError``, it gets
+            the error that :meth:`judge_error` returns, otherwise the exception of ``op``.
         :raises KafkaStorageError: the directory is offline.
         :raises LogDirImpairedError: the state of the directory forbids ``kind`` now.
         :raises OverloadedError: the queue is full.
@@ -327,7 +332,7 @@ class LogDir(DirCondition):
         )
 
     def if_ours(self, op: Callable[[], T]) -> Callable[[], T]:
-        """Return ``op`` with a check before it that ``meta.properties`` exists.
+        """Return a function that checks that ``meta.properties`` exists and then runs ``op``.
 
         The check raises FileNotFoundError if the disk was unmounted. A directory that was not
         identified yet is not checked.
@@ -343,16 +348,20 @@ class LogDir(DirCondition):
     async def run_operation(
         self, kind: OpKind, op: Callable[[], T], *, replica: TopicPartition | None = None
     ) -> T:
-        """Run ``op`` as :meth:`submit_operation` does and return its result.
+        """Run ``op`` as :meth:`submit_operation` does, and wait for its result.
 
-        Cancelling the wait does not cancel ``op``.
+        Raises the errors of :meth:`submit_operation` and of its completion. Cancelling the wait
+        does not cancel ``op``.
         """
         return await cast("asyncio.Future[T]", self.submit(kind, op, replica=replica))
 
     async def read_text(self, kind: OpKind, path: str) -> str | None:
         """Return the content of a small text file, or None if it does not exist.
 
+        Bytes that are not UTF-8 are replaced.
+
         :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the state of the directory forbids ``kind``, or its queue is full.
         """
         if not await self.run_operation(kind, lambda: self.vfs.exists(path)):
             return None
@@ -366,7 +375,7 @@ class LogDir(DirCondition):
         return data.decode("utf-8", errors="replace")
 
     async def replace_file(self, path: str, data: bytes) -> None:
-        """Replace the content of the file ``path``, atomically and durably.
+        """Replace the content of the file ``path`` atomically, and wait until it is durable.
 
         The flush thread syncs and renames the new file: on ext4 an fsync of even a small file
         waits for the data of all files that grew, which may take seconds and must not delay
@@ -375,8 +384,8 @@ class LogDir(DirCondition):
 
         :param path: one of a few files directly in the directory, such as a checkpoint.
         :raises KafkaStorageError: the directory is or goes offline.
-        :raises OverloadedError: the directory refuses the write now. The old content stays, or
-            the new content is not durable.
+        :raises OverloadedError: the directory is full or stalled, or its queue is full. The old
+            content stays, or the new content is not durable.
         """
         replacing = asyncio.ensure_future(self._replace_file(path, data))
         replacing.add_done_callback(partial(self._report_bug, "replace_file"))
@@ -397,7 +406,7 @@ class LogDir(DirCondition):
         self, file: VfsFile, position: int, size: int, *, replica: TopicPartition | None = None
     ) -> memoryview | None:
         """Read up to ``size`` bytes at ``position`` from the page cache, without waiting for the
-        disk.
+        disk. Fewer bytes are returned at the end of the file and before uncached bytes.
 
         Returns None if the first byte is not cached, or if the file system does not support such
         reads. Then read in the directory's thread.
@@ -422,7 +431,9 @@ class LogDir(DirCondition):
     async def compute(self, op: Callable[[], T], *, size_bytes: int) -> T:
         """Run ``op`` in the thread for computations and return its result. ``op`` accesses no file.
 
-        :param size_bytes: memory that the queued computation holds.
+        An exception of ``op`` is raised unchanged.
+
+        :param size_bytes: memory that the computation holds until it has ended.
         :raises KafkaStorageError: the directory is or goes offline.
         :raises LogDirImpairedError: the directory is stalled.
         :raises OverloadedError: too many computations or bytes are queued.
@@ -432,11 +443,15 @@ class LogDir(DirCondition):
         return await computed
 
     def beat(self) -> None:
-        """Report progress of a long operation; called in the directory's thread."""
+        """Report progress of a long operation, so that it does not count as stalled. Called in the
+        directory's thread.
+        """
         self._executor.beat()
 
     def flush_beat(self) -> None:
-        """Report progress of a long flush; called in the flush thread."""
+        """Report progress of a long flush, so that it does not count as stalled. Called in the
+        flush thread.
+        """
         self._flush_executor.beat()
 
     # -- life cycle -------------------------------------------------------------------------
@@ -447,9 +462,10 @@ class LogDir(DirCondition):
         self._device = device
 
     def try_lock(self) -> bool:
-        """Lock the directory (``.lock``). Return False if another process or object holds the lock.
+        """Lock the directory (``.lock``) until it is closed or OFFLINE. Return False if another
+        process or object holds the lock.
 
-        Runs in the directory's thread.
+        Call it in the directory's thread.
         """
         self._lock_file = self.vfs.try_lock(f"{self.path}/{LOCK_FILE}")
         return self._lock_file is not None
@@ -498,8 +514,12 @@ class LogDir(DirCondition):
         self.on_answer()
 
     def go_offline(self, reason: str, *, report: bool = True, **failed: str) -> None:
-        """Set the state to OFFLINE, abandon threads and files. No effect if the state is OFFLINE.
+        """Set the state to OFFLINE, fail all pending operations, abandon threads and files.
 
+        Returns at once; another thread releases the files and the lock: see :meth:`unlocked`. No
+        effect if the state is OFFLINE.
+
+        :param reason: text for the log event and for the errors of later operations.
         :param report: whether the failure channel gets the directory.
         :param failed: fields of the log event: ``operation`` and ``replica``.
         """
@@ -572,8 +592,10 @@ class LogDir(DirCondition):
         await self._gone.wait()
 
     def close(self) -> None:
-        """Stop the watches, release the lock, and let the threads end after the queued
-        operations.
+        """Stop the watches, release the lock after the queued operations, and let the threads end.
+
+        Returns at once; :meth:`unlocked` waits for the lock. Open files stay open. Submit no
+        operation afterwards: it would get no answer.
         """
         self._watch.stop()
         if self.is_online:
@@ -592,7 +614,7 @@ class LogDir(DirCondition):
         """After :meth:`close` or OFFLINE, wait up to ``log.dir.io.suspect.ms`` for the release of
         the lock.
 
-        Returns whether another object may lock the directory now.
+        Returns False if that time passed, else True: another object may lock the directory now.
         """
         if self._unlocking is None:
             return True
@@ -606,7 +628,9 @@ class LogDir(DirCondition):
         """Return the exception for the caller of a failed operation, and change the state as
         ``error`` demands.
 
-        An error that is no ``OSError`` is returned unchanged.
+        The exception is a subclass of KafkaStorageError for a failed disk or an invalid call, a
+        LogDirImpairedError for a full disk, and an OverloadedError if the process lacks
+        descriptors or memory. An error that is no ``OSError`` is returned unchanged.
         """
         if not isinstance(error, OSError):
             return error
@@ -677,7 +701,9 @@ class LogDir(DirCondition):
             self._report_change()
 
     def on_answer(self) -> None:
-        """Leave STALLED if no operation runs for too long and the directory is not demoted."""
+        """End the state STALLED, unless an operation runs for too long or :meth:`suspect` is in
+        effect. The next state is SATURATED if the disk is still full, else ONLINE.
+        """
         if self._watch.is_suspicious or self._demotion:
             return
         event = LogDirEvent.ANSWERED_FULL if self._saturation.full_reason else LogDirEvent.ANSWERED
@@ -688,8 +714,10 @@ class LogDir(DirCondition):
         self.go_offline(self._still_running(running_ms))
 
     def check_disk(self) -> None:
-        """Queue a check of the disk, unless a check or a rebuild of the reserve is pending or the
-        queue is full.
+        """Update the latency average, and queue a check of the disk. Returns at once.
+
+        No check is queued before :meth:`identify`, while a check or a rebuild of the reserve is
+        pending, or while the queue is full. The check sets ``space``; an error is judged.
         """
         self.statistics.sample(self._watch.running_ms())
         if self._device is None or (self._check is not None and not self._check.done()):

@@ -44,14 +44,16 @@ async def run_copy(
 ) -> R:
     """Run ``op``, which reads files of ``source`` and writes files of ``target``, in ``executor``.
 
-    The argument of ``op`` says whether the kernel may copy.
+    The argument of ``op`` says whether the kernel may copy. Exceptions of ``op`` that are no
+    ``OSError`` are raised unchanged.
 
     :param read_again: repeats the current read of ``op``, if there is one. If this fails or hangs,
         the source is at fault, else the target.
     :param settle: as in :meth:`LogDir.submit_operation`.
     :raises KafkaStorageError: with the id of the directory at fault.
-    :raises LogDirImpairedError: a directory forbids reads or writes now.
-    :raises OverloadedError: the process lacks a resource, or the kernel cannot copy: call again.
+    :raises LogDirImpairedError: ``source`` is stalled, or ``target`` is stalled or full.
+    :raises OverloadedError: the process lacks a resource, or the queue of ``executor`` is full. Or
+        the kernel cannot copy: call again, and ``op`` gets False.
     """
     source.require_allowed(OpKind.READ)
     target.require_allowed(OpKind.APPEND)
@@ -120,11 +122,13 @@ async def run_beside(
 ) -> T:
     """Run ``op`` in ``executor`` and return its result. ``op`` only reads files of ``log_dir``.
 
-    Errors are judged as read errors. The duration is not watched, because the watch of the
-    directory's own thread finds a disk that does not respond.
+    An ``OSError`` is judged as a read error, other exceptions of ``op`` are raised unchanged. The
+    duration is not watched, because the watch of the directory's own thread finds a disk that does
+    not respond.
 
     :raises KafkaStorageError: the directory is or goes offline.
-    :raises LogDirImpairedError: the directory accepts no reads now.
+    :raises LogDirImpairedError: the directory is stalled.
+    :raises OverloadedError: the process lacks a resource, or the queue of ``executor`` is full.
     """
     log_dir.require_allowed(OpKind.READ)
 

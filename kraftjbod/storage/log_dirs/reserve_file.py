@@ -42,7 +42,7 @@ class ReserveFile:
         self.is_held = False
 
     def find(self) -> bool:
-        """Return whether the reserve is complete.
+        """Look at the disk, set ``is_held``, and return whether the reserve is complete.
 
         An earlier run of the process may have written the file.
         """
@@ -58,8 +58,8 @@ class ReserveFile:
     def build(self, beat: Callable[[], None]) -> None:
         """Make the reserve complete and durable. Calls ``beat`` between the steps.
 
-        :raises OSError: ENOSPC, if the file does not fit. If that is known before, nothing is
-            written.
+        :raises OSError: ENOSPC, if the file does not fit. Nothing is written if the file system
+            reports too little space; otherwise an incomplete file may stay.
         """
         if self.find():
             return
@@ -84,7 +84,7 @@ class ReserveFile:
         self.is_held = True
 
     def release(self) -> bool:
-        """Unlink the file. Return whether it was a complete reserve."""
+        """Unlink the file, if it exists. Return whether the reserve was complete (``is_held``)."""
         was_held, self.is_held = self.is_held and self.size_bytes > 0, False
         self._vfs.unlink_if_exists(self._path)
         return was_held

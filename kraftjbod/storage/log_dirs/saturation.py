@@ -99,7 +99,8 @@ class Saturation:
         self._reserve.build(beat)
 
     def give_reserve_if_full(self, kind: OpKind, error: BaseException) -> None:
-        """Release the reserve if ``error`` means a full disk.
+        """If ``error`` means a full disk, release the reserve and fail the queued appends and
+        creations.
 
         Runs in the directory's thread, before the next operation starts.
         """
@@ -119,10 +120,10 @@ class Saturation:
         return _FullState(space, self._reserve.release())
 
     def fill_up(self, reason: str, error: OSError, *, is_attempt: bool) -> None:
-        """Set the state after an operation failed with ENOSPC or EDQUOT.
+        """Set the state to SATURATED after an operation failed with ENOSPC or EDQUOT.
 
-        :param is_attempt: the operation was a probe, so a directory that is already full was not
-            healed.
+        :param is_attempt: whether the operation was a probe. For a directory that is already full,
+            its failure lets :class:`FreeSpacePolicy` wait for more checks.
         """
         self.full_reason = reason
         found: _FullState | None = vars(error).get(_FULL_STATE)
@@ -146,7 +147,8 @@ class Saturation:
             )
 
     def note_space(self, space: Space, beat: Callable[[], None]) -> None:
-        """Handle the free space that a check found.
+        """Handle the free space that a check found: set the state to SATURATED, or start to rebuild
+        the reserve.
 
         :param beat: reports progress of a rebuild of the reserve, in the directory's thread.
         """

@@ -42,6 +42,7 @@ class SpaceTrend:
         """Add a measurement.
 
         :param used_bytes: bytes in use, counted from any fixed base: only the changes matter.
+        :param now_ms: monotonic time.
         """
         before, self._used_bytes = self._used_bytes, used_bytes
         elapsed_ms, self._as_of_ms = now_ms - self._as_of_ms, now_ms
@@ -52,8 +53,8 @@ class SpaceTrend:
         self._growth += weight * (rate - self._growth)
 
     def seconds_until_full(self, usable_bytes: int) -> float | None:
-        """Return the seconds until ``usable_bytes`` are used at the present growth; None without
-        growth.
+        """Return the seconds until ``usable_bytes`` are used at the present growth; None if the
+        growth is below 1 byte per second.
         """
         # Growth below 1 byte per second is the remainder of growth that has ended.
         return usable_bytes / self._growth if self._growth >= 1 else None
@@ -65,8 +66,8 @@ class Crossing(Enum):
 
 
 class WarningMark:
-    """Detects when the free space falls below ``percent`` of the disk, and when it rises again; 0:
-    never.
+    """Detects when the free space falls below ``percent`` of the disk, and when it rises to 1 % of
+    the disk above that mark. With ``percent`` 0 it detects nothing.
     """
 
     __slots__ = ("_percent", "is_below")

@@ -20,9 +20,10 @@ async def remove_replica_dir(log_dir: LogDir, path: str) -> None:
 
     Cost: a listing, and one operation for each file and for each further ``REMOVAL_BYTES`` of it.
     The file with the topic id is removed first, so that the rest of the directory does not count as
-    a replica after a crash.
+    a replica after a crash. The removal is not synced.
 
-    :raises OverloadedError: the queue is full. Some files may be removed already; call again.
+    :raises OverloadedError: the directory is stalled, or its queue is full. Some files may be
+        removed already; call again.
     :raises KafkaStorageError: the directory is or goes offline.
     """
     vfs = log_dir.vfs

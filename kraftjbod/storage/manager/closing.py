@@ -26,7 +26,8 @@ _CLOSED_TOGETHER: Final = 256
 async def close_logs(log_dir: LogDir, handles: Sequence[LogHandle]) -> OperatingError | None:
     """Make all logs durable and close their files. Return the first error; None if there was none.
 
-    A log that was closed without an error needs no scan when it is loaded.
+    The files of all logs are closed even after an error. If all are closed without one, no log
+    needs a scan when it is loaded.
     """
     failed: OperatingError | None = None
     for begin in range(0, len(handles), _CLOSED_TOGETHER):
@@ -58,9 +59,9 @@ async def _close_group(log_dir: LogDir, handles: Sequence[LogHandle]) -> Operati
 
 
 async def with_reserve(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Await ``attempt``, and once more if the directory has no space.
+    """Return the result of ``attempt``, repeated once after a LogDirImpairedError.
 
-    The operation that found no space released the reserve for the second attempt.
+    An operation that found no space has released the reserve for the second attempt.
     """
     try:
         return await attempt()

@@ -81,7 +81,8 @@ class DirArrivals:
         Nothing is served yet: :meth:`install` adds the result.
 
         :raises KafkaStorageError: the directory goes offline.
-        :raises LogDirImpairedError: the directory does not respond.
+        :raises OverloadedError: the directory is stalled, or descriptors or memory were lacking for
+            more than 30 s.
         """
         self._equip(log_dir)
         return await self._loading.load(log_dir, report)
@@ -131,8 +132,8 @@ class DirArrivals:
     async def settle(
         self, arrival: Arrival, disowned_by: Callable[[TopicId], Uuid | None] = lambda _: None
     ) -> None:
-        """Remove superseded copies and resume moves. If the directory fails meanwhile, it goes
-        OFFLINE.
+        """Remove superseded copies and resume moves. Refused removals are logged or retried later.
+        If the directory fails meanwhile, it goes OFFLINE.
 
         :param disowned_by: returns the id of the metadata log that does not contain a topic id, or
             None. The mark of a stray copy names this log, so that the copy is deleted after a
@@ -179,6 +180,6 @@ class DirArrivals:
         self._end(log_dir)
 
     def put_back(self, log_dir: LogDir) -> None:
-        """Undo :meth:`take_out`."""
+        """Undo :meth:`take_out`: add the directory again and start its background tasks."""
         self._registry.put_dir(log_dir)
         self._begin(log_dir)

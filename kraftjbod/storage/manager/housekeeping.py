@@ -116,7 +116,8 @@ class Housekeeping:
         self._purge_at(delay_ms, lambda: handle.purge(segments))
 
     def purge_replica(self, path: str, handle: LogHandle | None, delay_ms: int) -> None:
-        """After ``delay_ms``, close the files of ``handle`` and remove the directory ``path``.
+        """Queue a removal: after ``delay_ms``, close the files of ``handle`` and remove the
+        directory ``path``. On a full disk it runs earlier.
 
         :param handle: None if the replica was not loaded.
         """
@@ -130,8 +131,8 @@ class Housekeeping:
         self._purge_at(delay_ms, purge)
 
     def try_again(self, removal: Callable[[], Awaitable[object]]) -> None:
-        """Retry a removal that the directory refused, until it succeeds or the directory goes
-        offline.
+        """Queue a removal that the directory refused, to be retried until it succeeds, fails with
+        an error other than OverloadedError, or the directory goes offline.
         """
         self._purge_at(0, removal)
 
@@ -143,7 +144,9 @@ class Housekeeping:
         self._relief_due_ms = 0
 
     def forget(self) -> None:
-        """Drop all pending removals and flushes. Used for a directory that is OFFLINE."""
+        """Drop all pending removals and flushes, and replace the segment cache by an empty one.
+        Used for a directory that is OFFLINE.
+        """
         self._purges = []
         self._wants_flush = {}
         self.segment_cache = SegmentCache(self._cache_limits)
@@ -155,7 +158,9 @@ class Housekeeping:
     # -- jobs -------------------------------------------------------------------------------
 
     async def retain(self) -> None:
-        """Apply retention to every log of the directory."""
+        """Apply retention to every log of the directory. Errors are logged, and the next log
+        follows.
+        """
         for handle in self._handles():
             await self._unless_offline(handle.apply_retention)
 

@@ -82,8 +82,9 @@ class LogMaker:
         :param config: the topic's configuration, set before a replica is created; None: the
             configuration set before.
         :raises LogDirImpairedError: that directory, or every directory, accepts no new replica now.
-        :raises KafkaStorageError: that directory, or every directory, is offline, or there are
-            several copies that are not resolved yet.
+        :raises OverloadedError: the queue of the directory is full.
+        :raises KafkaStorageError: that directory, or every directory, is offline, the id is
+            unknown, or there are several copies that are not resolved yet.
         """
         if (handle := self._registry.handles.get(topic_partition)) is not None:
             return handle
@@ -171,7 +172,7 @@ class DirChooser:
         """Return a directory for a replica with ``config``, and promise the replica a segment
         there.
 
-        :raises LogDirImpairedError: no directory accepts a replica now.
+        :raises LogDirImpairedError: each online directory is impaired or cordoned.
         :raises KafkaStorageError: every directory is offline.
         """
         online = self._registry.online_dirs()

@@ -270,9 +270,11 @@ class LogManager:
         return loaded
 
     async def resolve(self, topic_partition: TopicPartition, winner: LogHandle) -> None:
-        """Serve ``winner`` of several copies. Rename the other copies to ``-delete``.
+        """Serve ``winner``, one of the copies in :attr:`duplicates`. Rename the other copies to
+        ``-delete``.
 
-        If the directory of a copy refuses the rename, the copy keeps its name and is not served.
+        If the directory of a copy refuses or fails the rename, the copy keeps its name and is not
+        served.
         """
         copies = self._registry.held_aside.pop(topic_partition)
         assert winner in copies, (winner, copies)
@@ -310,6 +312,7 @@ class LogManager:
             REASSIGNMENT_IN_PROGRESS if a future copy exists (drop it first), INVALID_REQUEST if the
             replica is in ``target``.
         :raises KafkaStorageError: ``target`` is offline or goes offline meanwhile.
+        :raises OverloadedError: a directory is full or stalled, or its queue is full.
         """
         # Once the future copy exists, its existence forbids compaction.
         async with self._cleaning_pauses.paused(topic_partition, by="a move"):
@@ -324,7 +327,8 @@ class LogManager:
 
         If the directory of the copy is offline, the files stay.
 
-        :raises OverloadedError: the queue of the directory is full; nothing has changed.
+        :raises OverloadedError: the directory is stalled, or its queue is full; nothing has
+            changed.
         :raises KafkaStorageError: the directory goes offline meanwhile; the copy is forgotten.
         """
         await self._swap.drop_future(topic_partition)
@@ -357,6 +361,7 @@ class LogManager:
         :raises UnknownTopicOrPartitionError: there is no future copy.
         :raises OperatingError: INVALID_REQUEST, if there is a current copy.
         :raises KafkaStorageError: the directory of the copy is offline or goes offline meanwhile.
+        :raises OverloadedError: the directory is impaired, or its queue is full: try again.
         """
         return await self._swap.adopt_future(topic_partition)
 
@@ -374,6 +379,7 @@ class LogManager:
 
         :raises UnknownTopicOrPartitionError: the copy does not exist any more.
         :raises KafkaStorageError: its directory goes offline meanwhile.
+        :raises OverloadedError: its directory is impaired, or its queue is full: try again.
         """
         return await self._recovery.restore(orphan)
 
@@ -492,14 +498,19 @@ class LogManager:
         is_gone: Callable[[TopicPartition], bool] = lambda _: False,
     ) -> None:
         """Write ``replication-offset-checkpoint`` of each directory; skip directories that are or
-        go offline.
+        go offline, or refuse the write.
 
         :param is_gone: returns whether the entry of a partition without a log may be removed.
         """
         await self._checkpoints.write_high_watermarks(high_watermarks, is_gone)
 
     async def checkpoint_offsets(self, log_dir: LogDir) -> None:
-        """Write the recovery points and log start offsets of a directory that is loaded."""
+        """Write the recovery points and log start offsets of a directory, durably. No effect if it
+        is not loaded.
+
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory is full or stalled, or its queue is full.
+        """
         if log_dir in self._loaded:
             await self._checkpoints.write_recovery_points(log_dir)
 
@@ -581,7 +592,8 @@ class LogManager:
         *,
         doubtful: Collection[TopicPartition] = (),
     ) -> None:
-        """Flush and close every log, and write a clean shutdown mark to each online directory.
+        """Flush and close every log, write a clean shutdown mark to each online directory, and
+        close the directories. Errors are logged.
 
         A directory gets no mark after an error, after an incomplete load, or if it holds a replica
         in ``doubtful``. The log of such a replica may lack records although no other broker knows

@@ -61,6 +61,7 @@ def plan_copy(
 ) -> CopyPlan:
     """Plan the next step that turns ``copied`` into a mirror of ``log``.
 
+    :param log: the segments of the log.
     :param copied: copied bytes of each segment by base offset, in ascending order.
     :param truncation: the lowest truncation of the log that the copy has not followed yet; None if
         none.
@@ -83,7 +84,8 @@ def plan_copy(
 
 
 def agreed_before(ours: EpochEntries, theirs: EpochEntries, log_start_offset: int) -> int | None:
-    """Return the first offset at which two logs have different leader epochs; None without one.
+    """Return the first offset at which two logs have different leader epochs; None if there is
+    none. An epoch that only one of them has counts as different from its start offset on.
 
     Offsets below ``log_start_offset`` are not compared, because either log may have removed them.
     """
@@ -99,7 +101,7 @@ def agreed_before(ours: EpochEntries, theirs: EpochEntries, log_start_offset: in
 
 def agree_at(ours: EpochEntries, theirs: EpochEntries, offset: int) -> bool:
     """Return whether both logs have the same, known leader epoch at ``offset``. Such logs are equal
-    up to ``offset``, because only the leader of that epoch wrote the offset.
+    up to and including ``offset``, because only the leader of that epoch wrote the offset.
     """
     first = truncate_epochs_before(ours, offset)[:1]
     return first == truncate_epochs_before(theirs, offset)[:1] != ()

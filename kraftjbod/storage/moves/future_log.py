@@ -8,9 +8,9 @@
 * :meth:`FutureLog.finish` transfers the rest of the log's state as one unit: leader epochs,
   producers and indexes. So :meth:`FutureLog.become_current` needs no scan.
 
-:meth:`step` and :meth:`finish` run in a mover's thread. Other methods run in the thread of the
-    copy's directory. The caller ensures that only one operation runs at a time, and decides which
-    disk an error belongs to.
+:meth:`FutureLog.step` and :meth:`FutureLog.finish` run in a mover's thread. Other methods run in
+the thread of the copy's directory. The caller ensures that only one operation runs at a time, and
+decides which disk an error belongs to.
 """
 
 from __future__ import annotations
@@ -242,7 +242,9 @@ class FutureLog:
         max_bytes: int,
         by_kernel: bool,
     ) -> Copied:
-        """Apply ``truncation`` to the copy, then copy up to ``max_bytes`` of ``view``.
+        """Apply ``truncation`` to the copy, then copy at most ``max_bytes`` of the log in ``view``.
+
+        The copied bytes become durable only from time to time: see :meth:`sync`.
 
         :param truncation: the lowest truncation of the log that the copy has not followed yet; None
             if none.
@@ -369,7 +371,9 @@ class FutureLog:
     # -- durability -------------------------------------------------------------------------
 
     def discard_unclaimed(self) -> None:
-        """Truncate the segment files to the recorded sizes, and remove files of other segments."""
+        """Truncate the segment files to the recorded sizes, and remove files of other segments,
+        durably.
+        """
         for base_offset, size_bytes in self._log_files():
             if base_offset not in self._copied:
                 self._unlink(base_offset)
@@ -536,7 +540,8 @@ class FutureLog:
             self.directory = directory
 
     def discard(self, directory: str) -> None:
-        """Rename the copy to ``directory``, from where it will be removed.
+        """Close the copy's files and rename it to ``directory``, durably. The caller removes it
+        there.
 
         ``partition.metadata`` is deleted first, so that no start treats the copy as a replica.
         """

@@ -73,7 +73,7 @@ class _ThreadStep(Generic[T]):
 
 
 class CopyStep(NamedTuple):
-    """Result of a step. ``lag_offsets`` is the number of offsets that are not copied, at most."""
+    """Result of a step. ``lag_offsets`` is an upper bound of the offsets that are not copied."""
 
     copied_bytes: int
     is_caught_up: bool
@@ -158,7 +158,8 @@ class FutureReplica:
 
         :param executor: a mover's thread.
         :raises KafkaStorageError: with the ``directory_id`` of the directory at fault, now offline.
-        :raises OverloadedError: the step is not possible now; try again later.
+        :raises OverloadedError: a directory is impaired, a former step hangs, or the copy was
+            removed; try again later.
         """
         await self.settle()
         if not self._is_resumed:
@@ -256,7 +257,11 @@ class FutureReplica:
         self._publish(log.extents, view)
 
     async def sync(self) -> None:
-        """Make the copied bytes durable, so that a restart continues from there."""
+        """Make the copied bytes durable, so that a restart continues from there.
+
+        :raises KafkaStorageError: the directory of the copy is or goes offline.
+        :raises OverloadedError: as :meth:`catch_up`.
+        """
         sync, replica = self._log.sync, self.topic_partition
         await self._alone(lambda: self.log_dir.run_operation(OpKind.CLOSE, sync, replica=replica))
 
@@ -306,7 +311,9 @@ class FutureReplica:
     async def leave_as_current(self, stray: str, *, only_claimed: bool) -> str:
         """Rename the copy to the replica's name, to be loaded as the replica. Return the new path.
 
-        :param stray: path for an unknown directory that has the replica's name.
+        Later operations on the copy are refused, unless this fails.
+
+        :param stray: new path of an unknown directory that already has the replica's name.
         :param only_claimed: whether to truncate bytes that the checkpoint does not claim.
         """
         log, vfs, plain = self._log, self.log_dir.vfs, f"{self.log_dir.path}/{self.topic_partition}"
@@ -324,7 +331,9 @@ class FutureReplica:
         return plain
 
     async def discard(self, directory: str) -> None:
-        """Rename the copy to ``directory``, so that no start treats it as a replica."""
+        """Rename the copy to ``directory``, so that no start treats it as a replica. Later
+        operations on the copy are refused, unless this fails.
+        """
         log, replica = self._log, self.topic_partition
         await self._last(
             lambda: self.log_dir.run_operation(

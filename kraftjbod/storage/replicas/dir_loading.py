@@ -142,7 +142,8 @@ class DirLoading:
 
         :param report: called with the progress before each replica and at the end.
         :raises KafkaStorageError: the directory goes offline meanwhile.
-        :raises OverloadedError: descriptors or memory were lacking for more than 30 s.
+        :raises OverloadedError: the directory is stalled, or descriptors or memory were lacking for
+            more than 30 s.
         """
         vfs = log_dir.vfs
         clean_mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
@@ -220,6 +221,7 @@ class DirLoading:
         :param was_clean: whether the replica was closed cleanly, so that no scan is needed.
         :raises CorruptCheckpointError: its topic id cannot be read.
         :raises KafkaStorageError: the directory goes offline meanwhile.
+        :raises LogDirImpairedError: the load needs space, and the disk is full.
         :raises OverloadedError: descriptors or memory were lacking for more than 30 s.
         """
         recovery_point = offsets.recovery_points.get(tp, 0)

@@ -62,7 +62,8 @@ class OffsetCheckpoints:
         high_watermarks: Mapping[TopicPartition, int],
         is_gone: Callable[[TopicPartition], bool],
     ) -> None:
-        """Write the high watermarks of each directory; skip directories that are or go offline.
+        """Write the high watermarks of each directory; skip directories that are or go offline, or
+        refuse the write.
 
         :param is_gone: returns whether the entry of a partition without a log here may be removed.
             Such an entry must be removed before a new topic gets the name.
@@ -91,10 +92,10 @@ class OffsetCheckpoints:
         return {tp for tp in named if tp not in here and is_gone(tp)}
 
     async def write_recovery_points(self, log_dir: LogDir) -> None:
-        """Write the recovery points and the log start offsets of a directory.
+        """Write the recovery points and the log start offsets of a directory, durably.
 
         :raises KafkaStorageError: the directory is or goes offline.
-        :raises OverloadedError: the directory refuses the write now.
+        :raises OverloadedError: the directory is full or stalled, or its queue is full.
         """
         here = self._registry.every_handle_in(log_dir)
         for handle in here:
@@ -103,7 +104,9 @@ class OffsetCheckpoints:
         await self._write_log_starts(log_dir)
 
     async def keep_log_start(self, handle: LogHandle) -> None:
-        """Implement :meth:`LogHandle.keep_log_start`. Callers that wait share the next write."""
+        """Make the log start of ``handle`` durable: see :meth:`LogHandle.keep_log_start`. Callers
+        that wait share the next write.
+        """
         start = handle.log_start_offset
         async with self._keeping[handle.log_dir]:
             if handle.checkpointed_log_start < start:
@@ -143,9 +146,7 @@ class OffsetCheckpoints:
         """Remove the entries of an earlier replica of that name before a new one is created.
 
         After a crash, a start would otherwise use the old offsets for the new replica and not check
-        its bytes.
-
-        :raises KafkaStorageError: the directory is or goes offline.
+        its bytes. Errors are those of :meth:`write_recovery_points`.
         """
         if tp in self._named[log_dir]:
             await self._forget(log_dir, {tp})
@@ -168,8 +169,9 @@ class OffsetCheckpoints:
         :meth:`arrived`, the log start offset of the copy stays in its file, even if the file is
         rewritten.
 
+        Errors are those of :meth:`write_recovery_points`.
+
         :param view: state of the copied log.
-        :raises KafkaStorageError: the directory is or goes offline.
         """
         here = self._registry.every_handle_in(log_dir)
         points = _points(here) | {tp: view.log_end_offset}
@@ -206,6 +208,7 @@ async def read_offsets(log_dir: LogDir) -> DirOffsets:
     """Return the contents of the three checkpoint files of a directory.
 
     :raises KafkaStorageError: the directory is or goes offline.
+    :raises OverloadedError: its queue is full, or no descriptor is free.
     """
     return DirOffsets(
         await read_offset_file(log_dir, RECOVERY_POINT_CHECKPOINT),
@@ -215,8 +218,8 @@ async def read_offsets(log_dir: LogDir) -> DirOffsets:
 
 
 async def each_online(work: Iterable[Awaitable[None]]) -> None:
-    """Run ``work``, one piece per directory, and ignore OperatingErrors, which the directories
-    judged.
+    """Run all ``work`` concurrently, one piece per directory. Ignore OperatingErrors, because the
+    directories judged them; another error is raised when all pieces have ended.
     """
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, OperatingError):
@@ -231,6 +234,7 @@ async def read_offset_file(log_dir: LogDir, name: str) -> dict[TopicPartition, i
     """Return the offsets in the file ``name`` of ``log_dir``; empty if it is missing or damaged.
 
     :raises KafkaStorageError: the directory is or goes offline.
+    :raises OverloadedError: its queue is full, or no descriptor is free.
     """
     path = f"{log_dir.path}/{name}"
     text = await log_dir.read_text(OpKind.LOAD, path)

@@ -95,7 +95,7 @@ class ReplicaRegistry:
     def forget_all_in(self, log_dir: LogDir) -> list[LogHandle]:
         """Forget all copies in this directory: current and future ones, and copies held aside.
 
-        Return the current copies.
+        Return the handles that were served, without the copies held aside.
         """
         gone = list(self._handles_by_dir.pop(log_dir, ()))
         for handle in gone:
@@ -121,8 +121,8 @@ class ReplicaRegistry:
             leaving.set()
 
     async def name_free(self, log_dir: LogDir, topic_partition: TopicPartition) -> None:
-        """Wait until no copy that is being removed has the name of the partition's directory. The
-        wait lasts as long as the disk of that copy hangs.
+        """Wait until no copy that is being removed occupies the partition's directory name in
+        ``log_dir``. The wait lasts as long as that disk hangs.
         """
         while (leaving := self._leaving.get((log_dir, topic_partition))) is not None:
             await leaving.wait()

@@ -107,7 +107,9 @@ class ReplicaSwap:
     async def create_future(
         self, tp: TopicPartition, target: LogDir, move_id: Uuid
     ) -> FutureReplica:
-        """Implement :meth:`LogManager.create_future`."""
+        """Create and register an empty future copy in ``target``: see
+        :meth:`LogManager.create_future`.
+        """
         source = self._require_current(tp)
         future_dir_name(tp, move_id)  # Raises an error if the name is too long.
         if target is source.log_dir:
@@ -149,7 +151,7 @@ class ReplicaSwap:
         return future
 
     async def drop_future(self, tp: TopicPartition) -> None:
-        """Implement :meth:`LogManager.drop_future`."""
+        """Forget and remove the future copy of ``tp``: see :meth:`LogManager.drop_future`."""
         if (opening := self._opening.get(tp)) is not None:
             # Its directory is possibly being renamed to the replica's name now.
             await opening.wait()
@@ -174,7 +176,11 @@ class ReplicaSwap:
             self._log.info("future_copy_not_removed", reason=e.message)
 
     async def remove(self, future: FutureReplica) -> None:
-        """Remove a copy that is not in the registry any more. No effect if it is being removed."""
+        """Remove a copy that is not in the registry any more. No effect if it is being removed.
+
+        :raises OverloadedError: its directory is stalled or busy; the copy is unchanged.
+        :raises KafkaStorageError: its directory is or goes offline.
+        """
         if future.is_over:
             return
         path = self._registry.doomed_path(
@@ -184,7 +190,9 @@ class ReplicaSwap:
         self._purge_now(future.log_dir, path)
 
     async def adopt_future(self, tp: TopicPartition) -> LogHandle:
-        """Implement :meth:`LogManager.adopt_future`."""
+        """Make the future copy of ``tp`` the replica, because there is no current one: see
+        :meth:`LogManager.adopt_future`.
+        """
         future = self._registry.futures.get(tp)
         if future is None:
             raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
@@ -200,6 +208,9 @@ class ReplicaSwap:
     ) -> LogHandle:
         """Make the copy the replica of a partition without a current copy, and return its handle.
 
+        Errors are those of :meth:`LogManager.adopt_future`.
+
+        :param high_watermark: initial high watermark, limited to the log.
         :param is_whole: whether the copy was completed, so that no scan is needed.
         """
         opening = self._opening[future.topic_partition] = asyncio.Event()
@@ -229,7 +240,10 @@ class ReplicaSwap:
     # -- the swap ---------------------------------------------------------------------------
 
     async def promote_future(self, tp: TopicPartition, executor: LogDirExecutor) -> LogHandle:
-        """Implement :meth:`LogManager.promote_future`."""
+        """Replace the replica of ``tp`` by its future copy: see :meth:`LogManager.promote_future`.
+
+        Cancelling the call does not cancel the swap.
+        """
         source, future = self._require_current(tp), self._registry.futures.get(tp)
         if future is None:
             raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")

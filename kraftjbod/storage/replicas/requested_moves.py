@@ -57,6 +57,7 @@ class RequestedMoves:
         An unreadable file is logged and counts as empty.
 
         :raises KafkaStorageError: the metadata directory is or goes offline.
+        :raises OverloadedError: its queue is full, or no descriptor is free.
         """
         text = await self._dir.read_text(OpKind.LOAD, self._path)
         try:
@@ -77,9 +78,11 @@ class RequestedMoves:
         return None if note is None or note.target != target else note.source
 
     async def note(self, key: TopicIdPartition, source: DirectoryId, target: DirectoryId) -> None:
-        """Store a note durably. Nothing is written if it is stored already.
+        """Store a note durably, instead of an earlier one of the replica. Nothing is written if it
+        is stored already.
 
-        :raises OperatingError: the metadata directory refused or failed the write.
+        :raises OperatingError: the metadata directory refused or failed the write. The note is only
+            in memory then, and the next call of :meth:`note` or :meth:`forget` writes it.
         """
         note = RequestedMove(source, target)
         if self._notes.get(key) != note:

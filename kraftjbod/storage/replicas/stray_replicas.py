@@ -175,6 +175,8 @@ class StrayReplicas:
         The log is recovered as after a crash.
 
         :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
+        :raises OverloadedError: its directory is impaired or busy. The replica may be restored
+            already.
         :raises OperatingError: its topic id cannot be read any more.
         """
         tp, log_dir = stray.topic_partition, stray.log_dir
@@ -204,7 +206,7 @@ class StrayReplicas:
     async def remove(self, stray: Stray) -> None:
         """Remove the stray's files, one by one. After the first one the stray cannot be restored.
 
-        :raises OverloadedError: the directory's queue is full; call again.
+        :raises OverloadedError: the directory is stalled, or its queue is full; call again.
         :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
         """
         log_dir = stray.log_dir

@@ -131,7 +131,7 @@ class SwapRecovery:
                 await self._forget_move(handle)
 
     async def restore(self, orphan: Orphan) -> LogHandle:
-        """Implement :meth:`LogManager.restore_deleted`."""
+        """Make a ``-delete`` copy the replica again: see :meth:`LogManager.restore_deleted`."""
         tp, log_dir = orphan.topic_partition, orphan.log_dir
         assert not self._registry.has_current(tp), tp
         if orphan not in self.orphans:
@@ -151,7 +151,9 @@ class SwapRecovery:
         return handle
 
     async def discard(self, orphan: Orphan) -> None:
-        """Implement :meth:`LogManager.discard_deleted`."""
+        """Remove a ``-delete`` copy: see :meth:`LogManager.discard_deleted`. No effect if it is no
+        orphan any more.
+        """
         if orphan not in self.orphans:
             return  # Its directory failed, or another caller was faster.
         self.orphans.remove(orphan)

@@ -122,7 +122,9 @@ class Scrub:
         return f"<Scrub {self.log_dir.path} {self.state}>"
 
     async def run_passes(self) -> None:
-        """Run passes until the directory is OFFLINE or the task is cancelled."""
+        """Run passes until the directory is OFFLINE or the task is cancelled, then let the scrub's
+        thread end. Callable once.
+        """
         try:
             await asyncio.sleep(min(_FIRST_PASS_AFTER_MS, self._interval_ms) / 1000)
             await self.log_dir.jobs.keep("scrub", self._until_offline)
@@ -140,7 +142,8 @@ class Scrub:
             self._log.info("log_scrub_ended", reason=e.message)
 
     async def scrub_all(self) -> None:
-        """Continue the unfinished pass, or run a new one, to its end.
+        """Continue the unfinished pass, or run a new one, to its end. The call waits while the
+        directory is impaired or busy.
 
         :raises KafkaStorageError: the directory is or goes offline.
         """
@@ -313,9 +316,13 @@ class Scrub:
     # -- the file ---------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read the stored position of the unfinished pass.
+        """Wait until the directory is ONLINE and not busy, and read the stored state of the last
+        pass.
 
-        Where damage was found is not stored, so a pass that found damage starts over.
+        The places of damage are not stored, so an unfinished pass that found damage starts over.
+
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: its queue is full, or no descriptor is free.
         """
         await self._until_free()
         path, vfs = self._path, self.log_dir.vfs

@@ -30,7 +30,7 @@ class ScrubPosition(NamedTuple):
 class ScrubState:
     """Progress of the scrub of one directory.
 
-    ``began_ms`` is the start of the running pass, or of the last one if ``position`` is None.
+    ``began_ms`` is the start of the running pass, or of the last one if none is running.
     """
 
     began_ms: int = -1

@@ -49,8 +49,8 @@ def sound_runs(
     on_progress: OnProgress,
     run_bytes: int = RUN_BYTES,
 ) -> Iterator[SoundRun]:
-    """Yield runs of batches from ``position`` up to the first batch that is not sound, or to
-    ``end``.
+    """Yield runs of batches from ``position`` on, until the first batch that is not sound or
+    extends beyond ``end``.
 
     :param scan: checks the batches; it expects the first one at ``position``.
     :param on_progress: called after each read with the size of its sound batches in bytes.

@@ -108,7 +108,8 @@ def sound_batches(
     chunk_bytes: int = WALK_BYTES,
     gaps_below: int | None = None,
 ) -> Iterator[Located]:
-    """Yield the batches from ``position`` up to the first that is not sound, or to ``end``.
+    """Yield the batches from ``position`` on, until the first that is not sound or extends beyond
+    ``end``.
 
     The batch at ``position`` has to start at ``next_offset``.
 
@@ -323,7 +324,8 @@ def walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located 
 
 
 def located_from(read_at: ReadAt, position: int, limit: int) -> Iterator[Located]:
-    """Yield the batches that start from ``position`` up to ``limit``. Reads only headers.
+    """Yield the batches from the one at ``position`` to the last that starts before ``limit``.
+    Reads only headers.
 
     :raises CorruptRecordError: the next bytes are not a batch.
     :raises WouldWait: the bytes end inside a header.

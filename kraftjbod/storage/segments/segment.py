@@ -103,7 +103,7 @@ class SegmentUnreadError(Exception):
 
 
 class LogSegment:
-    """Batches from ``base_offset`` up to the base offset of the next segment."""
+    """Batches from ``base_offset`` on, below the base offset of the next segment."""
 
     __slots__ = (
         "_first_timestamp",
@@ -218,7 +218,9 @@ class LogSegment:
     # -- writing ----------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Create the empty file, replacing an existing one. If this fails, no file is left."""
+        """Create the empty file and open it; an existing one is truncated. If this fails, no file
+        is left. Not synced.
+        """
         with Undoing(self._uncreate):
             self.open(OpenMode.CREATE).truncate(0)
 
@@ -228,10 +230,11 @@ class LogSegment:
 
     def append_batches(self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
         """Write ``buffers``, which hold the batches of ``headers``, at the end, and index the
-        batches.
+        batches. Not synced.
 
         :raises SegmentUnreadError: the index files are missing or do not match; nothing was
             written.
+        :raises OSError: the segment has none of the batches.
         """
         file = self.open()
         indexes = self.indexes()
@@ -261,7 +264,8 @@ class LogSegment:
         return was_torn
 
     def write_indexes(self, *, sync: bool = False) -> bool:
-        """Write the index files if they are not up to date. Return whether they were written.
+        """Write the offset and time index files if they are not up to date. Return whether they
+        were written. The transaction index is written too, unsynced.
 
         Each file is replaced atomically. Loading trusts the files of segments below the recovery
         point. Therefore the files must be synced before the recovery point passes the segment: with
@@ -382,7 +386,8 @@ class LogSegment:
         self.close()
 
     def purge(self) -> None:
-        """Unlink the files of a segment that was retired.
+        """Unlink the files of a segment that was retired, except its transaction index, and close
+        the log file.
 
         No reader may use the segment any more.
         """
@@ -412,8 +417,9 @@ class LogSegment:
     # -- memory -----------------------------------------------------------------------------
 
     def join(self, cache: SegmentCache[LogSegment] | None) -> None:
-        """Report open files and loaded indexes to ``cache``, instead of the present cache, from now
-        on. With None, report them to no cache."""
+        """Report open files and loaded indexes to ``cache`` from now on, instead of the present
+        cache. With None, report them to no cache.
+        """
         if self.cache is not None:
             self.cache.left(self)
         self.cache = cache
@@ -534,10 +540,8 @@ class LogSegment:
         return self._path(TRANSACTION_INDEX_SUFFIX)
 
     def load_transactions(self) -> bool:
-        """Load :attr:`transactions` if necessary. Return False if the file does not match this
-        segment.
-
-        Without a file, :attr:`transactions` stays None and the result is False.
+        """Load :attr:`transactions` if necessary. Return False if the file is missing or does not
+        match this segment; then :attr:`transactions` stays None.
         """
         if self.transactions is None:
             with FailsAs(OpKind.INDEX):
@@ -560,7 +564,8 @@ class LogSegment:
         self.transactions = transactions
 
     def write_transactions(self, *, sync: bool = False, suffix: str = "") -> None:
-        """Write the transaction index to its file unless the file is up to date.
+        """Write the transaction index to its file unless the file is up to date or the index is not
+        loaded.
 
         An empty index has no file. Recovery trusts the file.
 
@@ -689,7 +694,8 @@ class LogSegment:
         return self.base_offset if indexes is None else indexes.offsets.offset_below(position)
 
     def next_offset(self, limit: int) -> int:
-        """Return the offset after the last batch that starts below the position ``limit``.
+        """Return the offset after the last batch that starts below the position ``limit``; the base
+        offset without one.
 
         :raises SegmentUnreadError: as :meth:`load_indexes`.
         :raises CorruptRecordError: the bytes before ``limit`` are not a batch.
@@ -871,7 +877,9 @@ class LogSegment:
             )
 
     def first_timestamp(self) -> int | None:
-        """Return the first batch's timestamp, for ``segment.ms``; None if it cannot be read."""
+        """Return the largest timestamp of the first batch, for ``segment.ms``; None if its header
+        cannot be read.
+        """
         if self._first_timestamp is None:
             with self._reader() as read_at:
                 first = batch_at(read_at, 0, self.size_bytes)

@@ -32,6 +32,7 @@ def must_roll(
     offset span.
 
     :param size_bytes: size of all the batches.
+    :raises SegmentUnreadError: as :meth:`LogSegment.load_indexes`.
     """
     if active.size_bytes == 0:
         return False

@@ -22,7 +22,9 @@ STAT_BYTES: Final = STEP_BYTES // 64
 
 
 def take_step(work: Steps[T]) -> list[T]:
-    """Continue ``work`` for about :data:`STEP_BYTES`; return its result, or nothing yet."""
+    """Continue ``work`` for about :data:`STEP_BYTES`. Return a list with its result, which is empty
+    while the work is not complete.
+    """
     spent_bytes = 0
     while spent_bytes < STEP_BYTES:
         try:
@@ -33,7 +35,9 @@ def take_step(work: Steps[T]) -> list[T]:
 
 
 def run_all(work: Steps[T], beat: Callable[[], None] = lambda: None) -> T:
-    """Carry out ``work`` in one operation, and call ``beat`` where it may pause."""
+    """Carry out all of ``work`` and return its result. Call ``beat`` about every
+    :data:`STEP_BYTES`.
+    """
     while not (result := take_step(work)):
         beat()
     return result[0]
