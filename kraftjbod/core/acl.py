@@ -87,7 +87,7 @@ OPERATIONS_OF: Final[Mapping[AclResourceType, frozenset[AclOperation]]] = {
 
 
 def member_of(kind: type[E], number: int) -> E:
-    """Return the member of an enumeration with ``number``; UNKNOWN if it has none."""
+    """Return the member of the enumeration ``kind`` with ``number``; UNKNOWN if there is none."""
     try:
         return kind(number)
     except ValueError:
@@ -200,7 +200,10 @@ class AclFilter:
 
 
 def is_match(binding: AclBinding, name: str) -> bool:
-    """Return whether the pattern of ``binding`` applies to the resource ``name``."""
+    """Return whether the pattern of ``binding`` applies to the resource ``name``.
+
+    Resource types are not compared.
+    """
     if binding.pattern_type is AclPatternType.PREFIXED:
         return name.startswith(binding.resource_name)
     return binding.resource_name in (name, WILDCARD_NAME)

@@ -74,7 +74,11 @@ class AllowedHosts:
 
 
 def address_of(text: str) -> Address | None:
-    """Parse an IP address, with or without brackets. Return None if ``text`` is not an address."""
+    """Parse an IP address, with or without brackets. Return None if ``text`` is not an address.
+
+    The interface of a link-local address is omitted. An IPv4 address in IPv6 notation is returned
+    as IPv4.
+    """
     try:
         # The interface of a link-local address (``%eth0``) differs from host to host.
         address = ip_address(text.strip("[]").partition("%")[0])

@@ -597,7 +597,8 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, SaslConfig, NodeConfig):
     def topic_defaults(self, dynamic: DynamicBrokerConfig | None = None) -> TopicConfig:
         """Return the configuration of a topic without overrides.
 
-        :param dynamic: the broker's present dynamic values, which override the file's.
+        :param dynamic: the broker's present dynamic values, which override the file's, except for
+            ``min.insync.replicas``: that is the file's value, but at least 2.
         """
         values = {**self.by_key(), **({} if dynamic is None else dynamic.by_key())}
         defaults: dict[str, Any] = {}

@@ -59,6 +59,8 @@ class KeyedModel(BaseModel):
 def parse_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
     """Parse and check ``values`` by key. Text is parsed as Kafka's ConfigDef parses it.
 
+    Unknown keys are ignored.
+
     :param source: origin of the values, for error messages.
     :raises ConfigError: naming ``source`` and each key with a wrong value.
     """
@@ -106,8 +108,8 @@ def require_known(values: Mapping[str, Any], *models: type[KeyedModel], source: 
 
 
 def nearest_hint(key: str, known: Iterable[str]) -> str:
-    """Return ``: did you mean KEY?`` with the key of ``known`` that is most similar; "" without
-    one.
+    """Return ``: did you mean KEY?`` with the key of ``known`` that is most similar; "" if none is
+    similar.
     """
     near = difflib.get_close_matches(key, known, n=1)
     return f": did you mean {near[0]}?" if near else ""
@@ -118,9 +120,10 @@ def list_items(value: str) -> list[str]:
 
 
 def split_list(value: object) -> object:
-    """Split comma-separated text, Kafka's notation for lists.
+    """Return the parts of comma-separated text, Kafka's notation for lists, as a tuple without
+    empty parts.
 
-    Other values are returned unchanged.
+    A value that is no text is returned unchanged.
     """
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())

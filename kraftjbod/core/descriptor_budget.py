@@ -39,12 +39,13 @@ class DescriptorBudget:
 
     @property
     def max_replicas(self) -> int:
-        """Number of replicas that a broker can host."""
+        """Number of replicas that a broker can host: 3/4 of :attr:`descriptors`, less 128."""
         return max(0, self.descriptors * 3 // 4 - _OF_THE_PROCESS)
 
     @property
     def max_open_segments(self) -> int:
-        """Default limit of segment files that are open at once.
+        """Default limit of segment files that are open at once: :attr:`max_replicas`, but at least
+        1.
 
         Beyond it the least recently used segment files are closed.
         """

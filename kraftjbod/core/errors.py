@@ -215,10 +215,11 @@ class KafkaStorageError(OperatingError):
     The caller of the failed operation gets a subclass that names the kind of failure (KIP-18). All
     other users of the directory get this class.
 
-    :param directory_id: id of the directory; None if several directories are meant.
-    :param path: path of the directory.
+    :param directory_id: id of the directory; None if it is not known, or several are meant.
+    :param path: path of the directory; None likewise.
     :param replica: ``topic-partition``, if the operation was about one.
-    :param operation: kind of the operation: the value of an ``OpKind``.
+    :param operation: kind of the failed operation, the value of an ``OpKind``; None if the
+        directory was offline before.
     """
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -276,7 +277,8 @@ class UnreportedLogDirError(KafkaStorageError):
 class CorruptRecordError(OperatingError):
     """A record batch fails its CRC or contradicts its header.
 
-    :param offset: offset of the damage in this broker's own log, if the error is about the log.
+    :param offset: offset of the damage in this broker's own log; None if the error is about other
+        data, or the offset is not known.
     """
 
     code = ErrorCode.CORRUPT_MESSAGE
@@ -340,24 +342,31 @@ class ConnectionLostError(OperatingError):
 
 
 class UnansweredError(OperatingError):
-    """A request that gets no response failed. Closing the connection notifies the client."""
+    """A request whose protocol has no response, such as a produce request with acks=0, failed.
+    Closing the connection notifies the client.
+    """
 
 
 class OverloadedError(OperatingError):
-    """A bounded queue or another resource is exhausted. The caller may retry."""
+    """A bounded queue or another resource of this process is exhausted. The caller may retry.
+
+    The subclass LogDirImpairedError means that a disk is full or does not respond.
+    """
 
     code = ErrorCode.REQUEST_TIMED_OUT
 
 
 class LogDirImpairedError(OverloadedError):
-    """The log directory is saturated (KIP-928) or stalled, and rejects the operation.
+    """The log directory is saturated (KIP-928) or stalled, and rejects the operation, or the
+    operation itself found the disk full.
 
-    Nothing has changed and no acknowledged record is lost. The caller may retry, because the
-    directory recovers automatically. A producer refreshes its metadata and finds the new leader.
+    No acknowledged record is lost. An append has not changed the log; a removal or another
+    operation of several steps may be partly done. The caller may retry, because the directory
+    recovers automatically. A producer refreshes its metadata and finds the new leader.
 
-    :param directory_id: id of the directory.
-    :param path: path of the directory.
-    :param state: value of its ``LogDirState``: ``saturated`` or ``stalled``.
+    :param directory_id: id of the directory; None if every directory rejects the operation.
+    :param path: path of the directory; None likewise.
+    :param state: value of its ``LogDirState``, such as ``saturated`` or ``stalled``.
     """
 
     code = ErrorCode.KAFKA_STORAGE_ERROR

@@ -76,8 +76,8 @@ class GroupConfig(KeyedModel):
     group_consumer_assignment_interval_ms: int = Field(default=1_000, ge=0)
     """Shortest time between two assignments of a group; 0: assign at each change."""
     group_consumer_min_session_timeout_ms: int = Field(default=45_000, ge=1)
-    """The shortest session of a group. This key and the next five limit the settings of groups; a
-    default for all groups that exceeds a limit is replaced by the limit."""
+    """The shortest session of a group. This key and the next five limit the settings of single
+    groups. If the default for all groups is outside of a limit, it replaces that limit."""
     group_consumer_max_session_timeout_ms: int = Field(default=60_000, ge=1)
     """The longest session of a group."""
     group_consumer_min_heartbeat_interval_ms: int = Field(default=5_000, ge=1)
@@ -172,7 +172,10 @@ class GroupConfig(KeyedModel):
         )
 
     def bounds_of(self, key: str) -> tuple[int, int]:
-        """Return the smallest and the largest value that a group may set for ``key``."""
+        """Return the smallest and the largest value that a group may set for ``key``.
+
+        Both include the default for all groups, even if it is outside of the configured limits.
+        """
         of_all: int = getattr(self, GROUP_KEYS[key].replace(".", "_"))
         least, most = (getattr(self, name) for name in _bound_names(key))
         return min(least, of_all), max(most, of_all)
@@ -180,7 +183,8 @@ class GroupConfig(KeyedModel):
     def checked_overrides(self, values: Mapping[str, str], *, source: str) -> GroupOverrides:
         """Return the settings of a group with the overrides ``values``.
 
-        :raises ConfigError: naming ``source`` and each key that is unknown or has a wrong value.
+        :raises ConfigError: naming ``source``: a key is unknown, a value is wrong or outside of
+            :meth:`bounds_of`, or the session is not longer than the heartbeat interval.
         """
         said = GroupOverrides.from_values(values, source=source).by_key()
         for key in values:
@@ -196,7 +200,10 @@ class GroupConfig(KeyedModel):
         return GroupOverrides.model_validate(wanted)
 
     def clamped_overrides(self, values: Mapping[str, str]) -> GroupOverrides:
-        """Return the settings of a group with stored overrides, limited to the present bounds."""
+        """Return the settings of a group with stored overrides, limited to the present bounds.
+
+        Unknown keys are ignored. The heartbeat interval is lowered below the session if necessary.
+        """
         wanted = self.for_all_groups.by_key()
         values = stored_values(values, GroupOverrides)
         for key in values.keys() & wanted.keys():

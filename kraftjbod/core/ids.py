@@ -47,7 +47,7 @@ class Uuid(bytes):
     def parse(cls, text: str) -> Self:
         """Parse the text form, with or without padding.
 
-        :raises InvalidUuidText: the text is not a uuid. The message has the text.
+        :raises InvalidUuidText: the text is not a uuid. The message quotes the text.
         """
         bare = text.rstrip("=")
         if len(bare) != _UUID_TEXT_CHARS:

@@ -173,7 +173,9 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 
 
 def why_without_effect(key: str) -> str | None:
-    """Return why Kafka's key ``key`` is ignored here; None for any other key."""
+    """Return why Kafka's key ``key`` is ignored here; None for a key that is not Kafka's, is read,
+    or is rejected.
+    """
     if key in REFUSED:
         return None
     prefixes = (prefix for prefix in WITHOUT_EFFECT if prefix.endswith("."))
@@ -212,7 +214,7 @@ def ignored_keys(model: type[KeyedModel], values: Mapping[str, str]) -> list[Ign
 
 
 def require_servable(values: Mapping[str, str], *, source: str) -> None:
-    """Raise an error if ``values`` has keys of Kafka that must not be ignored.
+    """Raise an error if ``values`` has keys of :data:`REFUSED` whose values request something.
 
     :raises ConfigError: naming ``source`` and each such key.
     """

@@ -63,8 +63,9 @@ def require_protocol_map(items: Collection[str]) -> None:
 def require_addresses(listeners: Sequence[Address], advertised: Sequence[Address]) -> None:
     """Require that names and addresses of the listeners are distinct, as Kafka does.
 
-    :raises ValueError: a name or an address occurs twice, an advertised name is no listener, or an
-        advertised host is a wildcard.
+    :param advertised: ``advertised.listeners``; empty if it is not set.
+    :raises ValueError: a name occurs twice, two listeners cannot have the same port, an advertised
+        name is no listener, or an advertised host is a wildcard.
     """
     for key, addresses in (("listeners", listeners), ("advertised.listeners", advertised)):
         names = [name for name, _, _ in addresses]

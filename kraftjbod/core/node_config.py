@@ -164,8 +164,9 @@ class StorageSettings(KeyedModel):
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
-        """Parse ``values``. Relative paths are relative to ``base_dir``.
+        """Parse ``values`` of a ``.properties`` file, aliases included. Unknown keys are ignored.
 
+        :param base_dir: absolute directory of relative paths.
         :raises ConfigError: naming ``source`` and every key that is missing or has a wrong value.
         """
         given: dict[str, Any] = dict(canonical_keys(values, source=source))
@@ -181,9 +182,10 @@ class StorageSettings(KeyedModel):
         return settings
 
     def absolute_dirs(self, text: str) -> tuple[str, ...]:
-        """Parse a comma-separated list of directories as ``log.dirs`` is parsed.
+        """Return the absolute, normalized paths of a comma-separated list of directories, without
+        duplicates, as ``log.dirs`` is parsed.
 
-        ``*`` is returned unchanged.
+        The item ``*`` stays as it is.
         """
         return tuple(dict.fromkeys(_absolute_dirs(text, self._base_dir)))
 
@@ -199,7 +201,9 @@ class StorageSettings(KeyedModel):
 
 
 def is_below(path: str, root: str) -> bool:
-    """Return whether ``path`` lies in ``root``. Only names are compared."""
+    """Return whether ``path`` lies in ``root``, at any depth; False if they are equal. Only names
+    are compared.
+    """
     return path.startswith(root.rstrip("/") + "/")
 
 
@@ -456,6 +460,9 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
 
     def of_listener(self, name: str, *, source: str = "listeners") -> ListenerConfig:
         """Return the values for the listener ``name``: its own ones, else those of all listeners.
+
+        For a listener with SASL, the common ``ssl.client.auth`` and all principal mapping rules
+        have no effect.
 
         :param name: upper-case name.
         :param source: origin of the values, for error messages.

@@ -28,8 +28,8 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
 
 
 def format_properties(values: Mapping[str, str], comment: str) -> str:
-    """Return the text of ``values``, sorted by key under a comment, as Java's
-    ``Properties.store``.
+    """Return the text of ``values``, sorted by key under the line ``comment``, in the format of
+    Java's ``Properties.store`` without its time line.
     """
     text: str = javaproperties.dumps(
         dict(values), comments=comment, timestamp=False, sort_keys=True

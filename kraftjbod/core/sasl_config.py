@@ -68,7 +68,9 @@ def _require_module(entry: JaasEntry, module: str) -> None:
 
 
 def plain_users(config: SaslConfig) -> dict[str, str]:
-    """Return the passwords of the users of the mechanism PLAIN, by user name."""
+    """Return the passwords of the users of the mechanism PLAIN, by user name; empty if none is
+    configured.
+    """
     value = config.plain_sasl_jaas_config
     if value is None:
         return {}
@@ -84,7 +86,8 @@ def require_sasl(config: SaslConfig, source: str) -> None:
     """Require what a listener with SASL needs.
 
     :param source: name of the listener, for error messages.
-    :raises ConfigError: no mechanism is enabled, or PLAIN has no user.
+    :raises ConfigError: no mechanism is enabled, PLAIN has no user, or a user of PLAIN has no name
+        or password or is called ``*``.
     """
     if not config.sasl_enabled_mechanisms:
         raise ConfigError(

@@ -44,7 +44,7 @@ class ScramMechanism(IntEnum):
     def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
         """Return PBKDF2 of the password.
 
-        Takes milliseconds, so that an event loop calls it in an executor.
+        Takes milliseconds: do not call it in the event loop's thread.
         """
         return hashlib.pbkdf2_hmac(self.hash_name, password.encode(), salt, iterations)
 
@@ -90,9 +90,10 @@ def salt_of(random: bytes) -> bytes:
 def fake_credential(mechanism: ScramMechanism, user: str, secret: bytes) -> ScramCredential:
     """Return a credential that no password matches, for a user that does not exist.
 
-    Salt and iterations look like those of a user, and are the same each time.
+    Salt and iterations look like those of a user, and are the same for each call with the same
+    arguments.
 
-    :param secret: of the cluster, so that a client cannot compute the salt.
+    :param secret: a secret of the cluster, so that a client cannot compute the salt.
     """
     seed = mechanism.hmac(secret, b"salt of an unknown user\0" + user.encode())
     return ScramCredential(

@@ -125,7 +125,10 @@ def _secure_listeners(values: Mapping[str, str], served: Collection[str]) -> Ite
 
 
 def protocol_of(name: str, items: Iterable[str]) -> str:
-    """Return the security protocol of a listener.
+    """Return the security protocol of the listener ``name``, in upper case.
+
+    A name that is not in the map and contains SSL, SASL or TLS is its own protocol, which may be
+    unknown. Any other such name is PLAINTEXT.
 
     :param items: the items of ``listener.security.protocol.map``.
     """

@@ -51,7 +51,7 @@ def _expand(reference: re.Match[str], found: re.Match[str]) -> str:
 
 
 def parse_principal_rules(text: str) -> tuple[PrincipalRule, ...]:
-    """Parse ``ssl.principal.mapping.rules``.
+    """Parse ``ssl.principal.mapping.rules``. An empty text means DEFAULT.
 
     :raises ValueError: naming the part that is no rule.
     """

@@ -84,7 +84,9 @@ def configure(
 
 
 def set_level(level: str) -> None:
-    """Change the lowest level that is written. The rest of the configuration stays."""
+    """Change the lowest level that is written, such as ``info``. The rest of the configuration
+    stays.
+    """
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
 
@@ -109,7 +111,11 @@ class LevelSwitch:
 
 @contextlib.contextmanager
 def sent_to(sink: Sink, *, level: str = "info") -> Iterator[None]:
-    """Context in which events go to ``sink``. Afterwards the previous target is restored."""
+    """Context in which the events of the process go to ``sink`` only. Afterwards the previous
+    configuration is restored.
+
+    :param level: lowest level that is passed on.
+    """
     before = structlog.get_config()
     configure(json_lines=True, level=level, sink=sink)
     try:
@@ -169,7 +175,9 @@ def get_logger(**context: object) -> Logger:
 
 
 def shortened(text: str) -> str:
-    """Return ``text``, a name from outside, shortened to at most 300 characters and an ellipsis."""
+    """Return ``text``, such as a name that a client sent, cut to 300 characters and an ellipsis if
+    it is longer.
+    """
     return text if len(text) <= _MAX_NAME_CHARS else text[:_MAX_NAME_CHARS] + "…"
 
 

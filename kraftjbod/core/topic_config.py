@@ -239,10 +239,10 @@ class TopicConfig(KeyedModel):
 
     @property
     def compression(self) -> tuple[int, int | None] | None:
-        """Codec number in batches and level with which the leader compresses. The level may be
-        None.
+        """Codec number in batches, and level with which the leader compresses (None if the codec
+        has no levels).
 
-        None if batches keep the producer's codec.
+        The property is None if batches keep the producer's codec.
         """
         name = self.compression_type
         if name == "producer":
@@ -256,7 +256,9 @@ class TopicConfig(KeyedModel):
 
     @property
     def max_segment_ms(self) -> int:
-        """Age in ms at which the active segment is closed, so that it can be compacted."""
+        """Age in ms at which the active segment is closed: ``segment.ms``, and with compaction at
+        most ``max.compaction.lag.ms``.
+        """
         if self.cleanup_policy.is_compact:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms
@@ -289,11 +291,11 @@ class TopicConfig(KeyedModel):
     def with_stored_overrides(
         self, overrides: Mapping[str, str], *, source: str
     ) -> tuple[TopicConfig, str | None]:
-        """Return this configuration with overrides from the metadata log, and which of them are
-        ignored.
+        """Return this configuration with overrides from the metadata log, and a description of
+        their problems.
 
-        Another version may have written the overrides. If some cannot be parsed, they are ignored,
-        and the second value describes the problem. Otherwise it is None.
+        Another version may have written the overrides. If some are unknown or cannot be parsed,
+        they are ignored, and the second value describes the problem. Otherwise it is None.
         """
         values = stored_values(overrides, TopicConfig)
         try:

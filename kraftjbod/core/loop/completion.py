@@ -87,8 +87,8 @@ class Completion(Generic[T]):
     def map(self, change: Callable[[T], R]) -> Completion[R]:
         """Return a completion with the result of ``change(value)``.
 
-        The returned completion fails with the exception of ``change``, or with this completion's
-        error.
+        It gets the exception of ``change``, or this completion's error without a call of
+        ``change``.
         """
         mapped: Completion[R] = Completion()
 
@@ -107,9 +107,9 @@ class Completion(Generic[T]):
         return mapped
 
     def after(self, do: Callable[[], None]) -> Completion[T]:
-        """Return a completion with the same result.
+        """Return a completion with the same result or error.
 
-        ``do`` is called before it completes, also on an error.
+        ``do`` is called just before the returned completion is answered. It must not raise.
         """
         passed: Completion[T] = Completion()
 
@@ -124,7 +124,9 @@ class Completion(Generic[T]):
         return passed
 
     def future(self) -> asyncio.Future[T]:
-        """Return a future with the same result. Cancelling the future does not stop the work."""
+        """Return a future with the same result or error. Cancelling the future does not stop the
+        work.
+        """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.add_done_callback(lambda done: _pass_to(future, done._value, done._error))
         return future
@@ -148,8 +150,8 @@ class Completion(Generic[T]):
 
 
 async def to_its_end(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
-    """Await ``work`` and return its result. If the caller is cancelled, ``work`` still runs to its
-    end.
+    """Await ``work`` and return its result. If the caller is cancelled, the call ends at once, and
+    ``work`` still runs to its end.
 
     After a cancellation, an unexpected error of ``work`` is logged, and an expected error is
     dropped. (With ``asyncio.shield`` alone, asyncio would report each dropped error as never

@@ -62,13 +62,15 @@ class EventQueue(Generic[E]):
         self._timers[tag] = loop.call_later(delay_s, self._fire, tag, event)
 
     def cancel(self, tag: Hashable) -> None:
-        """Cancel the schedule of ``tag``, if any."""
+        """Cancel the schedule of ``tag``, if any. An event that is already in the queue stays."""
         timer = self._timers.pop(tag, None)
         if timer is not None:
             timer.cancel()
 
     def close(self) -> None:
-        """Reject further events, and end the consumer's iteration after the events in the queue."""
+        """Reject further events, drop all schedules, and end the consumer's iteration after the
+        events in the queue.
+        """
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()

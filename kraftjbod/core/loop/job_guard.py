@@ -34,7 +34,7 @@ class JobGuard:
     ) -> Exception | None:
         """Run ``work`` once. Log an unexpected error and return it; None without one.
 
-        :raises OperatingError: ``work`` raised it.
+        :raises OperatingError: ``work`` raised it. It is not logged.
         """
         try:
             await work()
@@ -46,9 +46,11 @@ class JobGuard:
         return None
 
     async def keep(self, job: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Run ``work``, and restart it after each failure, until it returns or is cancelled.
+        """Run ``work``, and restart it after each error, until it returns or is cancelled.
 
-        The delay before a restart doubles from ``first_wait_s`` to 60 s.
+        An OverloadedError is logged as information; any other error, also another OperatingError,
+        is logged and counted as a failure. The delay before a restart doubles from ``first_wait_s``
+        to 60 s.
         """
         loop = asyncio.get_running_loop()
         wait_s = self._first_wait_s

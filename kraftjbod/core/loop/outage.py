@@ -26,7 +26,7 @@ class Outage:
     _is_logged: bool = False
 
     def failed(self, now_ms: int) -> bool:
-        """Count a failure. Return whether to log it."""
+        """Count a failure. Return whether to log it now; the caller logs it then."""
         if self.failures == 0:
             self._began_ms = now_ms
         self.failures += 1

@@ -54,7 +54,7 @@ class ExponentialBackoff:
     """Computes waits that double from ``initial_ms`` up to ``max_ms``, with a random deviation.
 
     :param random_unit: returns random numbers in [0, 1).
-    :param jitter: largest deviation; 0.2 means plus or minus 20 %.
+    :param jitter: largest deviation; 0.2 means plus or minus 20 %, so a wait can exceed ``max_ms``.
     """
 
     def __init__(

@@ -48,7 +48,9 @@ class WorkSlices:
         return slices
 
     async def turn(self) -> None:
-        """Return at once if the present slice has time left. Otherwise wait for a new slice."""
+        """Return at once if the slice of this loop iteration has time left. Otherwise wait in line
+        for a new slice.
+        """
         # The check is repeated after waking up, because a new coroutine may have used up the slice.
         loop = asyncio.get_running_loop()
         if buggify.is_on and buggify.fires("core.short_slice"):
