@@ -664,9 +664,9 @@ def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> 
     """Replace the content of the file ``path`` atomically: after a crash it is the old or the new
     bytes.
 
-    With ``sync`` the new bytes are durable when this returns. Without it, only a crash of the
-    process leaves one of the two. If the call fails before the rename, the old content stays and
-    the temporary file is removed.
+    With ``sync`` the new bytes are durable when this returns. Without it, the promise holds for a
+    crash of the process only, not of the machine. If the call fails before the rename, the old
+    content stays and the temporary file is removed.
     """
     temporary = write_temporary(vfs, path, data, sync=sync)
     with Undoing(lambda: vfs.unlink_if_exists(temporary)):

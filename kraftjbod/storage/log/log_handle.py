@@ -250,8 +250,8 @@ class LogHandle:
     ) -> Completion[AppendResult]:
         """Append validated batches. Offsets are assigned when the write happens.
 
-        The completion is answered when the batches are written, not flushed. It can also get an
-        OperatingError of :meth:`UnifiedLog.append_as_leader`, a KafkaStorageError, or a
+        The completion is answered when the batches are written; they need not be durable. It can
+        also get an OperatingError of :meth:`UnifiedLog.append_as_leader`, a KafkaStorageError, or a
         LogDirImpairedError if the disk is full or stalls.
 
         :raises KafkaStorageError: at once, if the directory is offline.
@@ -298,9 +298,10 @@ class LogHandle:
         """Append batches with the offsets that the leader assigned. An incomplete last batch of
         ``records`` is omitted.
 
-        The completion is answered when the batches are written, not flushed. It can also get a
-        CorruptRecordError (wrong CRC, or offsets that do not continue the log), a KafkaStorageError
-        or a LogDirImpairedError. Errors at once are those of :meth:`append_as_leader`.
+        The completion is answered when the batches are written; they need not be durable. It can
+        also get a CorruptRecordError (wrong CRC, or offsets that do not continue the log), a
+        KafkaStorageError or a LogDirImpairedError. Errors at once are those of
+        :meth:`append_as_leader`.
 
         :param may_have_gaps: whether the leader reports that compaction removed offsets.
         """

@@ -109,7 +109,9 @@ class LogView(NamedTuple):
         return max(0, bisect_right(self.segments, offset, key=lambda s: s.base_offset) - 1)
 
     def damage_from(self, offset: int) -> Damage | None:
-        """Return the first known damage that contains ``offset`` or is after it; None without."""
+        """Return the first known damage that contains ``offset`` or is after it; None if there is
+        none.
+        """
         at = bisect_right(self.damages, offset, key=lambda d: d.next_offset)
         return self.damages[at] if at < len(self.damages) else None
 

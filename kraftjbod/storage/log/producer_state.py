@@ -149,7 +149,8 @@ class ProducerState:
         that one.
 
         :param now_ms: wall-clock time.
-        :raises NotVerifiedError: a transaction would start, and ``terms`` have no guard.
+        :raises NotVerifiedError: a transaction would start, and ``terms`` have no guard or one that
+            does not belong to this log.
         :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
             INVALID_TXN_STATE, or THROTTLING_QUOTA_EXCEEDED if there are too many producers.
         """

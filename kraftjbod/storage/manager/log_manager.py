@@ -482,7 +482,7 @@ class LogManager:
         self._registry.set_default_config(config)
 
     def update_config(self, topic: str, config: TopicConfig, partitions: Iterable[int]) -> None:
-        """Apply ``config`` to the present and future replicas of ``topic``.
+        """Apply ``config`` to the current replicas of ``topic``, and to those created later.
 
         :param partitions: the partitions of the topic.
         """

@@ -198,7 +198,8 @@ class ReplicaRegistry:
     def set_config(
         self, topic: str, config: TopicConfig, partitions: Iterable[int]
     ) -> list[LogHandle]:
-        """Apply ``config`` to present and future replicas of ``topic``. Return the present ones.
+        """Apply ``config`` to the current replicas of ``topic``, and to those created later. Return
+        the handles of the current ones.
 
         :param partitions: the partitions of the topic.
         """

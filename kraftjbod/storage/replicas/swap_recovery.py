@@ -85,7 +85,10 @@ class SwapRecovery:
         self.orphans: list[Orphan] = []
 
     async def settle(self, loaded: Sequence[LoadedDir]) -> None:
-        """Apply the rules to loaded directories. A directory that fails meanwhile goes OFFLINE."""
+        """Apply the rules of the module's list to directories that were just loaded.
+
+        A removal that is refused is retried later. A directory that fails meanwhile goes OFFLINE.
+        """
         self._offsets |= {found.log_dir: found.offsets for found in loaded}
         await self._swap.ended(_replicas_in(loaded))
         await self._settle_duplicates([h for found in loaded for h in found.moved_here])

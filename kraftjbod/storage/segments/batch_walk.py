@@ -188,7 +188,7 @@ def walk_sound_around_damage(
     end_offset: int,
     known: Callable[[int], Iterable[int]],
 ) -> Iterator[S | Damage | None]:
-    """Implement :func:`walk_around_damage` with any walk over sound batches.
+    """Yield as :func:`walk_around_damage`, for any kind of walk over sound batches.
 
     :param sound_from: returns an iterator over sound batches from a position and the offset
         expected there. The iterator ends before the first unsound batch.

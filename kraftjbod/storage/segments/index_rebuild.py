@@ -47,7 +47,7 @@ class IndexRebuild:
     def is_valid(self) -> bool:
         """Whether no step failed and the segment was not truncated.
 
-        Asked in the directory's thread.
+        Read it in the directory's thread.
         """
         return not self._is_stepping and self.segment.truncations == self._truncations
 
