@@ -142,7 +142,9 @@ class LogCleaner:
 
     @property
     def recopy_percent(self) -> float:
-        """Bytes written by all passes, in percent of the bytes read."""
+        """Bytes written by all passes since the start, in percent of the bytes read; 0 before the
+        first pass.
+        """
         return 100 * self._written_bytes / self._read_bytes if self._read_bytes else 0.0
 
     # -- passes -----------------------------------------------------------------------------

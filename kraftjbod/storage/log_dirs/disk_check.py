@@ -71,7 +71,9 @@ def holds_replicas(vfs: Vfs, path: str) -> bool:
 
 
 def write_probe(vfs: Vfs, directory: str) -> None:
-    """Write, sync and remove a file of 4 KiB. The caller measures the time."""
+    """Write, sync and remove a file of 4 KiB. The caller measures the time. If the write or the
+    sync fails, the file is removed too.
+    """
     path = f"{directory}/{PROBE_FILE}"
     file = vfs.open(path, OpenMode.CREATE)
     with Undoing(lambda: vfs.unlink_if_exists(path)):

@@ -83,7 +83,9 @@ class OffsetIndex:
         return positions[bisect_right(positions, position) :]
 
     def entries(self) -> Iterator[tuple[int, int]]:
-        """Yield the last offset and the position of each indexed batch, in ascending order."""
+        """Yield the offset (see :meth:`offset_at`) and the position of each entry, in ascending
+        order.
+        """
         for offset, position in zip(*self._entries, strict=True):
             yield self._base_offset + offset, position
 

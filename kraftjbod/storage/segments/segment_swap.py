@@ -97,7 +97,9 @@ def open_target(vfs: Vfs, target: LogSegment) -> None:
 
 
 def discard_target(vfs: Vfs, files: CleaningFiles) -> None:
-    """Close and remove all files of a cleaning pass that was cancelled."""
+    """Close the files of the sources, and close and remove those of the target, after a pass that
+    has not put the target in place.
+    """
     files.close_sources()
     files.target.close()
     vfs.unlink_if_exists(files.target.path + CLEANED_SUFFIX)
