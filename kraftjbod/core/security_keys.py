@@ -71,9 +71,9 @@ _PARTS: Final = frozenset(
     }
 )
 _WHAT_TO_DO: Final = (
-    "Brokers serve clients with TLS and SASL; brokers and controllers speak PLAINTEXT and SSL to "
-    "each other. Nothing is served in the clear that is configured as secure. Remove what asks for "
-    "it and use SSL, or keep these ports on a network that you trust."
+    "Brokers serve clients with TLS and SASL; brokers and controllers use PLAINTEXT or SSL between "
+    "each other. A listener with another protocol is refused, and not served without encryption. "
+    "Remove these keys and protocols: use SSL, or PLAINTEXT in a trusted network."
 )
 
 
@@ -98,7 +98,7 @@ def require_plain(
     """
     problems = [*_secure_listeners(values, served)]
     problems += (
-        f"{key} names security, which is not served yet"
+        f"{key} configures security that is not implemented"
         for key in sorted(values)
         if key not in known and values[key].strip() and names_security(key)
     )

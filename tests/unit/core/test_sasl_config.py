@@ -60,7 +60,7 @@ def test_sasl_config_shows_no_secret() -> None:
         ({JAAS: USERS.replace("alice", "")}, "without a name"),
         ({JAAS: USERS.replace('"b"', '""')}, "without a name or password"),
         ({JAAS.replace("clients", "client"): USERS}, "did you mean CLIENTS?"),
-        ({"sasl.jaas.config": USERS}, "sasl.jaas.config names security"),
+        ({"sasl.jaas.config": USERS}, "sasl.jaas.config configures security"),
         ({JAAS: USERS, "inter.broker.listener.name": "CLIENTS"}, "SASL_PLAINTEXT"),
     ],
 )

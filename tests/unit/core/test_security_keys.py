@@ -78,7 +78,7 @@ def require_refused(
     names = {key} if key != "listener.security.protocol.map" else {"listeners"}
     assert said.startswith("x.properties: ")
     assert all(name in said for name in names)
-    assert "Remove what asks for it" in said
+    assert "Remove these keys and protocols" in said
 
 
 @DAEMONS
@@ -122,5 +122,5 @@ def test_protocol_of_listener_is_mapped_or_its_name() -> None:
 
 def test_dynamic_config_that_requests_security_is_refused() -> None:
     key = "listener.name.plaintext.ssl.keystore.location"
-    with pytest.raises(ConfigError, match=f"{key} names security"):
+    with pytest.raises(ConfigError, match=f"{key} configures security"):
         DynamicBrokerConfig.from_values({key: "/k"}, source="broker 1")

@@ -253,7 +253,7 @@ def test_start_with_security_key_fails(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
     code, _, err = _finish(_run(tmp_path, body, config="ssl.provider=SunJSSE"))
     assert code == runner.EXIT_CONFIG
-    assert "ssl.provider names security" in err
+    assert "ssl.provider configures security" in err
 
 
 def test_telemetry_path_receives_the_events(tmp_path: Path) -> None:
