@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -187,10 +188,37 @@ def test_short_hang_at_start_delays_the_broker(make_cluster: MakeCluster) -> Non
         cluster.stop_daemon(broker)
         with frozen(disks[0], at_most_s=AT_MOST_S):
             broker.start()
-            time.sleep(3)
+            hanging = HangingThreads(broker.pid)
+            cluster.wait("a thread of the broker to hang on the disk", hanging.are_any)
         cluster.wait_healthy()
         cluster.wait_whole(TOPIC)
         assert {found.error for found in cluster.directories(BROKER).values()} == {0}
+
+
+class HangingThreads:
+    """Threads of a process that stay in an uninterruptible wait.
+
+    A read of a healthy disk is one, too, but not at :data:`POLLS` consecutive looks.
+    """
+
+    POLLS: Final = 5
+
+    def __init__(self, pid: int) -> None:
+        self._tasks = Path(f"/proc/{pid}/task")
+        self._polls = Counter[str]()
+
+    def are_any(self) -> bool:
+        waiting = [path.name for path in self._tasks.iterdir() if _state(path) == "D"]
+        self._polls = Counter({thread: self._polls[thread] + 1 for thread in waiting})
+        return any(polls >= self.POLLS for polls in self._polls.values())
+
+
+def _state(task: Path) -> str:
+    """Return the state of a thread, as in proc(5); empty if the thread has ended."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _reattach(cluster: Cluster, path: Path) -> None:
