@@ -50,8 +50,6 @@ from kraftjbod.protocol.messages import (
 )
 
 _log = get_logger()
-#: A client may authenticate again after this time (KIP-368).
-LEAST_REAUTHENTICATION_S: Final = 1.0
 _LOGIN_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
@@ -71,6 +69,10 @@ class SaslSettings:
     """Delay of the answer to a failed login."""
     max_reauth_ms: int = 0
     """Lifetime of a session; 0: unlimited."""
+    least_reauth_ms: int = 1000
+    """A client may authenticate again after this time (KIP-368)."""
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """Waits for a number of seconds before the answer to a failed login."""
 
     @property
     def bounds(self) -> LoginBounds:
@@ -233,7 +235,7 @@ class Authentication:
         return lifetime_ms if limits_ms else 0
 
     def _may_authenticate_again(self) -> bool:
-        is_old = self._loop.time() - self._since_s >= LEAST_REAUTHENTICATION_S
+        is_old = (self._loop.time() - self._since_s) * 1000 >= self._settings.least_reauth_ms
         return self._expires_s is not None and is_old
 
     def _require_lifetime(self) -> None:
@@ -260,7 +262,7 @@ class Authentication:
         return self._answer_later(header, answer)
 
     async def _answer_later(self, header: RequestHeader, answer: Message) -> None:
-        await asyncio.sleep(self._settings.failure_delay_ms / 1000)
+        await self._settings.sleep(self._settings.failure_delay_ms / 1000)
         # No other request of the connection is in flight, so the order of answers is kept.
         self._connection.write(encode_response(header, answer))
         self._connection.close("the login failed")

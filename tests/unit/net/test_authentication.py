@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.net import authentication
 from kraftjbod.net.authentication import SaslSettings
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.connection_context import ConnectionContext
@@ -263,31 +262,52 @@ async def test_login_that_takes_too_long_closes_the_connection() -> None:
     assert "the login took longer than 30 ms" in lines[0]["reason"]
 
 
-async def test_failed_login_is_delayed_and_nothing_is_read_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked, goes_on = asyncio.Event(), asyncio.Event()
+class Delay:
+    """Takes the place of ``asyncio.sleep``: the test ends the delay."""
 
-    async def sleep(seconds: float) -> None:
-        assert seconds == 0.1
-        asked.set()
-        await goes_on.wait()
+    def __init__(self) -> None:
+        self.asked_s: list[float] = []
+        self.is_over = asyncio.Event()
 
-    async with (
-        serving(Handler(), sasl=sasl(failure_delay_ms=100)) as server,
-        client_of(server) as client,
-    ):
+    async def __call__(self, seconds: float) -> None:
+        self.asked_s.append(seconds)
+        await self.is_over.wait()
+
+
+async def test_failed_login_is_answered_after_the_delay() -> None:
+    delay = Delay()
+    settings = sasl(failure_delay_ms=100, sleep=delay)
+    async with serving(Handler(), sasl=settings) as server, client_of(server) as client:
         await client.handshake()
         await client.authenticate(b"hello")
-        monkeypatch.setattr(authentication.asyncio, "sleep", sleep)
         client.writer.write(framed(m.SaslAuthenticateRequest(auth_bytes=b"wrong"), 2))
-        await asked.wait()
-        monkeypatch.undo()
-        (connection,) = server._sessions
-        assert connection.is_reading_paused
-        goes_on.set()
-        assert await answer_of(client.reader) == 1
+        answer = asyncio.create_task(answer_of(client.reader))
+        await _until(lambda: delay.asked_s)
+        async with client_of(server) as other:
+            assert (await other.log_in()).error_code == 0
+        assert delay.asked_s == [0.1]
+        assert not answer.done()
+        delay.is_over.set()
+        assert await answer == 1
         assert await client.is_closed()
+
+
+async def test_connection_is_not_read_while_the_answer_to_a_failed_login_is_delayed() -> None:
+    delay, memory = Delay(), MemoryBudget(MemoryLimits())
+    settings = sasl(sleep=delay, memory=memory)
+    async with serving(Handler(), sasl=settings) as server, client_of(server) as client:
+        await client.handshake()
+        await client.authenticate(b"hello")
+        client.writer.write(framed(m.SaslAuthenticateRequest(auth_bytes=b"wrong"), 2))
+        await _until(lambda: delay.asked_s)
+        used_bytes = memory.requests.used_bytes
+        client.writer.write(struct.pack(">i", 90_000) + bytes(80_000))
+        async with client_of(server) as other:
+            assert (await other.log_in()).error_code == 0
+        assert memory.requests.used_bytes <= used_bytes
+        delay.is_over.set()
+        with contextlib.suppress(ConnectionResetError):
+            await client.reader.read()
 
 
 async def test_frame_limit_and_budget_change_with_the_login() -> None:
@@ -344,12 +364,6 @@ async def _until(is_true: Any) -> None:
 # --- sessions with a lifetime --------------------------------------------------------------------
 
 
-@pytest.fixture
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow a client to authenticate again at once."""
-    monkeypatch.setattr(authentication, "LEAST_REAUTHENTICATION_S", 0.0)
-
-
 @pytest.mark.parametrize(
     ("lifetime_ms", "max_reauth_ms", "announced"),
     [
@@ -382,19 +396,23 @@ async def test_expired_session_closes_the_connection_at_its_next_request() -> No
     assert handler.began == []
 
 
-@pytest.mark.usefixtures("no_pause")
 async def test_client_authenticates_again_as_the_same_user() -> None:
     handler = Handler()
-    async with serving(handler, sasl=sasl(60_000)) as server, client_of(server) as client:
+    async with (
+        serving(handler, sasl=sasl(60_000, least_reauth_ms=0)) as server,
+        client_of(server) as client,
+    ):
         for name in "abc":
             assert (await client.log_in()).error_code == 0
             await client.request(ask(name), 9)
     assert handler.began == [(name, "User:ali") for name in "abc"]
 
 
-@pytest.mark.usefixtures("no_pause")
 async def test_client_cannot_authenticate_again_as_another_user() -> None:
-    async with serving(Handler(), sasl=sasl(60_000)) as server, client_of(server) as client:
+    async with (
+        serving(Handler(), sasl=sasl(60_000, least_reauth_ms=0)) as server,
+        client_of(server) as client,
+    ):
         await client.log_in()
         answer = await client.log_in("bob")
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -402,9 +420,11 @@ async def test_client_cannot_authenticate_again_as_another_user() -> None:
         assert await client.is_closed()
 
 
-@pytest.mark.usefixtures("no_pause")
 async def test_client_cannot_authenticate_again_with_another_mechanism() -> None:
-    async with serving(Handler(), sasl=sasl(60_000)) as server, client_of(server) as client:
+    async with (
+        serving(Handler(), sasl=sasl(60_000, least_reauth_ms=0)) as server,
+        client_of(server) as client,
+    ):
         await client.log_in()
         assert (await client.handshake("OTHER")).error_code == 0
         answer = await client.authenticate(b"hello")
@@ -412,10 +432,12 @@ async def test_client_cannot_authenticate_again_with_another_mechanism() -> None
         assert await client.is_closed()
 
 
-@pytest.mark.usefixtures("no_pause")
 async def test_other_request_while_a_client_authenticates_again_closes_the_connection() -> None:
     handler = Handler()
-    async with serving(handler, sasl=sasl(60_000)) as server, client_of(server) as client:
+    async with (
+        serving(handler, sasl=sasl(60_000, least_reauth_ms=0)) as server,
+        client_of(server) as client,
+    ):
         await client.log_in()
         await client.handshake()
         client.writer.write(framed_write("a", 1))
