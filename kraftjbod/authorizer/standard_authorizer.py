@@ -12,7 +12,7 @@ Decisions are cached. Each change of a binding empties the cache.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from typing import Final, NamedTuple
 
 from kraftjbod.authorizer.acl_index import AclIndex
@@ -110,12 +110,7 @@ class StandardAuthorizer:
 
         :param host: numeric address of the client.
         """
-        question = (principal, host, operation, resource_type, name)
-        decision = self._decided.get(question)
-        if decision is None:
-            decision = self._decide(principal, host, operation, resource_type, name)
-            self._remember(question, decision)
-        return decision
+        return self._look_up((principal, host, operation, resource_type, name))
 
     def decide_by_type(
         self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType
@@ -126,17 +121,21 @@ class StandardAuthorizer:
         without own patterns. Otherwise only ALLOW of the operation itself or of ALL counts, and a
         DENY of a pattern takes away each ALLOW of a pattern that it contains.
         """
-        question = (principal, host, operation, resource_type, None)
+        return self._look_up((principal, host, operation, resource_type, None))
+
+    def _look_up(self, question: _Question) -> Decision:
+        """Return the cached decision, or decide and cache."""
         decision = self._decided.get(question)
         if decision is None:
-            decision = self._decide_by_type(principal, host, operation, resource_type)
-            self._remember(question, decision)
+            name = question[-1]
+            if name is None:
+                decision = self._decide_by_type(*question[:-1])
+            else:
+                decision = self._decide(*question[:-1], name)
+            if len(self._decided) >= MAX_CACHED_DECISIONS:
+                self._decided.clear()
+            self._decided[question] = decision
         return decision
-
-    def _remember(self, question: _Question, decision: Decision) -> None:
-        if len(self._decided) >= MAX_CACHED_DECISIONS:
-            self._decided.clear()
-        self._decided[question] = decision
 
     def _decide(
         self,
@@ -161,29 +160,36 @@ class StandardAuthorizer:
         default = self._decide(principal, host, operation, resource_type, _ANY_NAME)
         if default.is_allowed:
             return default
-        allowed: list[AclBinding] = []
-        denied_names: set[str] = set()
-        denied_prefixes: set[str] = set()
-        for binding in self._index.bindings_of(principal, host, resource_type):
-            if binding.operation not in (operation, _Op.ALL):
-                continue
-            is_prefixed = binding.pattern_type is AclPatternType.PREFIXED
-            if binding.permission is AclPermission.ALLOW:
-                allowed.append(binding)
-            elif is_prefixed:
-                denied_prefixes.add(binding.resource_name)
-            else:
-                denied_names.add(binding.resource_name)
-        if WILDCARD_NAME in denied_names:
+        bindings = [
+            binding
+            for binding in self._index.bindings_of(principal, host, resource_type)
+            if binding.operation in (operation, _Op.ALL)
+        ]
+        denied = [binding for binding in bindings if binding.permission is AclPermission.DENY]
+        names = {one.resource_name for one in denied if not _is_prefixed(one)}
+        prefixes = {one.resource_name for one in denied if _is_prefixed(one)}
+        if WILDCARD_NAME in names:
             return _DENY_ACL
-        for binding in allowed:
-            name = binding.resource_name
-            is_prefixed = binding.pattern_type is AclPatternType.PREFIXED
-            if not is_prefixed and name == WILDCARD_NAME:
-                return _ALLOW_ACL
-            is_denied = (not is_prefixed and name in denied_names) or any(
-                name[:length] in denied_prefixes for length in range(1, len(name) + 1)
-            )
-            if not is_denied:
-                return _ALLOW_ACL
-        return _NO_ALLOW_ACL
+        is_allowed = any(
+            binding.permission is AclPermission.ALLOW and not _is_denied(binding, names, prefixes)
+            for binding in bindings
+        )
+        return _ALLOW_ACL if is_allowed else _NO_ALLOW_ACL
+
+
+def _is_prefixed(binding: AclBinding) -> bool:
+    return binding.pattern_type is AclPatternType.PREFIXED
+
+
+def _is_denied(binding: AclBinding, names: Set[str], prefixes: Set[str]) -> bool:
+    """Return whether a denied name or prefix contains the pattern of an ALLOW binding.
+
+    Only a DENY of all names contains an ALLOW of all names.
+    """
+    name = binding.resource_name
+    if not _is_prefixed(binding):
+        if name == WILDCARD_NAME:
+            return False
+        if name in names:
+            return True
+    return any(name[:length] in prefixes for length in range(1, len(name) + 1))

@@ -94,10 +94,24 @@ def _on_cluster(operation: AclOperation, refuse: Callable[[Any, int], Message]) 
     return guard
 
 
-def _coded(response: Callable[..., Message], *, has_text: bool = False) -> Callable[..., Message]:
+def _coded(
+    response: Callable[..., Message], code: ErrorCode = _C31, **fields: str
+) -> Callable[..., Message]:
     """Return a function that creates a response with a top-level error code."""
-    text = {"error_message": _CLUSTER_FAILED} if has_text else {}
-    return lambda _request, _version: response(error_code=_C31, **text)
+    return lambda _request, _version: response(error_code=code, **fields)
+
+
+def _all_on_cluster(
+    operation: AclOperation, responses: Mapping[type[Message], Callable[..., Message]]
+) -> dict[type[Message], Guard]:
+    """Return guards that require ``operation`` on the cluster, by request.
+
+    :param responses: the responses by request; each has an error code and a message.
+    """
+    return {
+        request: _on_cluster(operation, _coded(response, error_message=_CLUSTER_FAILED))
+        for request, response in responses.items()
+    }
 
 
 async def _open(_checked: Checked, request: Any, call: Call) -> Any:
@@ -912,51 +926,40 @@ _GUARDS: Final[Mapping[type[Message], Guard]] = {
         _Op.DESCRIBE_CONFIGS, _coded(m.ListConfigResourcesResponse)
     ),
     m.ElectLeadersRequest: _on_cluster(_Op.ALTER, _refuse_elections),
-    m.UnregisterBrokerRequest: _on_cluster(
-        _Op.ALTER, _coded(m.UnregisterBrokerResponse, has_text=True)
+    **_all_on_cluster(
+        _Op.ALTER,
+        {
+            m.UnregisterBrokerRequest: m.UnregisterBrokerResponse,
+            m.UnregisterControllerRequest: m.UnregisterControllerResponse,
+            m.AddRaftVoterRequest: m.AddRaftVoterResponse,
+            m.RemoveRaftVoterRequest: m.RemoveRaftVoterResponse,
+            m.UpdateFeaturesRequest: m.UpdateFeaturesResponse,
+            m.AlterPartitionReassignmentsRequest: m.AlterPartitionReassignmentsResponse,
+        },
     ),
-    m.UnregisterControllerRequest: _on_cluster(
-        _Op.ALTER, _coded(m.UnregisterControllerResponse, has_text=True)
-    ),
-    m.AddRaftVoterRequest: _on_cluster(_Op.ALTER, _coded(m.AddRaftVoterResponse, has_text=True)),
-    m.RemoveRaftVoterRequest: _on_cluster(
-        _Op.ALTER, _coded(m.RemoveRaftVoterResponse, has_text=True)
-    ),
-    m.UpdateFeaturesRequest: _on_cluster(
-        _Op.ALTER, _coded(m.UpdateFeaturesResponse, has_text=True)
-    ),
-    m.AlterPartitionReassignmentsRequest: _on_cluster(
-        _Op.ALTER, _coded(m.AlterPartitionReassignmentsResponse, has_text=True)
-    ),
-    m.ListPartitionReassignmentsRequest: _on_cluster(
-        _Op.DESCRIBE, _coded(m.ListPartitionReassignmentsResponse, has_text=True)
+    **_all_on_cluster(
+        _Op.DESCRIBE,
+        {
+            m.ListPartitionReassignmentsRequest: m.ListPartitionReassignmentsResponse,
+            m.DescribeAclsRequest: m.DescribeAclsResponse,
+            m.DescribeUserScramCredentialsRequest: m.DescribeUserScramCredentialsResponse,
+        },
     ),
     m.DescribeQuorumRequest: _on_cluster(_Op.DESCRIBE, _coded(m.DescribeQuorumResponse)),
     m.DescribeLogDirsRequest: _on_cluster(_Op.DESCRIBE, _coded(m.DescribeLogDirsResponse)),
     m.AlterReplicaLogDirsRequest: _on_cluster(_Op.ALTER, _refuse_log_dirs),
     m.AlterLogDirsRequest: _on_cluster(
-        _Op.ALTER,
-        lambda _request, _version: m.AlterLogDirsResponse(error_code=_C31, message=_CLUSTER_FAILED),
+        _Op.ALTER, _coded(m.AlterLogDirsResponse, message=_CLUSTER_FAILED)
     ),
-    m.DescribeAclsRequest: _on_cluster(_Op.DESCRIBE, _coded(m.DescribeAclsResponse, has_text=True)),
     m.CreateAclsRequest: _on_cluster(_Op.ALTER, _refuse_acl_creations),
     m.DeleteAclsRequest: _on_cluster(_Op.ALTER, _refuse_acl_deletions),
-    m.DescribeUserScramCredentialsRequest: _on_cluster(
-        _Op.DESCRIBE, _coded(m.DescribeUserScramCredentialsResponse, has_text=True)
-    ),
     m.AlterUserScramCredentialsRequest: _on_cluster(_Op.ALTER, _refuse_scram_changes),
     m.DescribeClusterRequest: _describe_cluster,
     m.FindCoordinatorRequest: _find_coordinator,
     m.JoinGroupRequest: _of_group(_Op.READ, _refuse_join),
-    m.SyncGroupRequest: _of_group(
-        _Op.READ, lambda _request, _version: m.SyncGroupResponse(error_code=_G30)
-    ),
-    m.HeartbeatRequest: _of_group(
-        _Op.READ, lambda _request, _version: m.HeartbeatResponse(error_code=_G30)
-    ),
-    m.LeaveGroupRequest: _of_group(
-        _Op.READ, lambda _request, _version: m.LeaveGroupResponse(error_code=_G30)
-    ),
+    m.SyncGroupRequest: _of_group(_Op.READ, _coded(m.SyncGroupResponse, _G30)),
+    m.HeartbeatRequest: _of_group(_Op.READ, _coded(m.HeartbeatResponse, _G30)),
+    m.LeaveGroupRequest: _of_group(_Op.READ, _coded(m.LeaveGroupResponse, _G30)),
     m.OffsetCommitRequest: _offset_commit,
     m.OffsetFetchRequest: _offset_fetch,
     m.OffsetDeleteRequest: _offset_delete,

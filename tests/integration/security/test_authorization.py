@@ -26,13 +26,12 @@ from kraftjbod.core.acl import (
     AclResourceType,
 )
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.node_config import Endpoint
 from kraftjbod.protocol import messages as m
 from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, Message, api_name, request_api_key
 from tests.certificates import Authority
 from tests.integration.conftest import MakeCluster
 from tests.integration.raw import batch, exchange_on
-from tests.integration.security.test_tls_listener import free_ports
+from tests.integration.security.listeners import add_listeners
 
 pytestmark = [pytest.mark.process]
 Op, Kind = AclOperation, AclResourceType
@@ -152,15 +151,7 @@ def guarded(
         "super.users": "User:CN=root;User:CN=other,O=x",
     }
     audit = path / "audit.log"
-    (port,) = free_ports(1)
-    config_path = cluster.brokers[1].files.config_path
-    values = dict(line.partition("=")[::2] for line in config_path.read_text().splitlines())
-    plain = Endpoint.parse(values["listeners"])
-    listeners = f"{plain.text},STRICT://127.0.0.1:{port}"
-    values |= security | {
-        "listeners": listeners,
-        "advertised.listeners": listeners,
-        "listener.security.protocol.map": f"{plain.name}:PLAINTEXT,STRICT:SSL",
+    config = security | {
         "ssl.keystore.location": str(keystore),
         "ssl.keystore.password": "store",
         "ssl.client.auth": "required",
@@ -168,7 +159,7 @@ def guarded(
         "ssl.truststore.location": str(ca),
         "audit.log.path": str(audit),
     }
-    config_path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    ports = add_listeners(cluster, {"STRICT": "SSL"}, config)
     with cluster.local.controller.files.config_path.open("a") as file:
         file.writelines(f"{key}={value}\n" for key, value in security.items())
     cluster.start()
@@ -178,7 +169,7 @@ def guarded(
         contexts[user] = ssl.create_default_context(cafile=str(ca))
         contexts[user].check_hostname = False
         contexts[user].load_cert_chain(pem)
-    made = Guarded(contexts, port, audit)
+    made = Guarded(contexts, ports["STRICT"], audit)
     topic = m.CreateTopicsRequest.CreatableTopic(
         name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[]
     )

@@ -33,7 +33,7 @@ from tests.certificates import Authority, Identity
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 from tests.integration.raw import exchange_on
-from tests.integration.security.test_tls_listener import free_ports
+from tests.integration.security.listeners import free_ports
 from tests.integration.tools import tool
 
 pytestmark = pytest.mark.process

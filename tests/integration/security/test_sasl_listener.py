@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +24,10 @@ from confluent_kafka.admin import (
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from kraftjbod.core.jaas import PLAIN_MODULE
-from kraftjbod.core.node_config import Endpoint
 from tests.certificates import Authority
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
+from tests.integration.security.listeners import add_listeners, produce_and_consume
 
 pytestmark = [pytest.mark.process, pytest.mark.clients]
 
@@ -85,14 +83,6 @@ class Guarded:
         return self.cluster.brokers[1].files.telemetry_path.read_text()
 
 
-def free_ports(count: int) -> list[int]:
-    holders = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [holder.getsockname()[1] for holder in holders]
-    for holder in holders:
-        holder.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def guarded(
     make_shared_cluster: MakeCluster, tmp_path_factory: pytest.TempPathFactory
@@ -102,27 +92,15 @@ def guarded(
     ca = authority.write_pem(path / "ca.pem")
     keystore = authority.issue("broker-1").write_pkcs12(path / "broker.p12", "store")
     cluster = make_shared_cluster(brokers=1, dirs=1, start=False)
-    config_path = cluster.brokers[1].files.config_path
-    values = dict(line.partition("=")[::2] for line in config_path.read_text().splitlines())
-    plain = Endpoint.parse(values["listeners"])
-    ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
-    names = {plain.name: plain.port, **ports}
-    listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in names.items())
-    protocols = {plain.name: "PLAINTEXT", **LISTENERS}
-    values |= {
-        "listeners": listeners,
-        "advertised.listeners": listeners,
-        "listener.security.protocol.map": ",".join(
-            f"{name}:{protocol}" for name, protocol in protocols.items()
-        ),
+    config = {
         "listener.name.logintls.ssl.keystore.location": str(keystore),
         "listener.name.logintls.ssl.keystore.password": "store",
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
         "plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_alice="{PASSWORD}";',
     }
-    config_path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    ports = add_listeners(cluster, LISTENERS, config)
     cluster.start()
-    guarded = Guarded(cluster, authority, ca, {**ports, "PLAINTEXT": plain.port})
+    guarded = Guarded(cluster, authority, ca, ports)
     for mechanism in SCRAM:
         alter_user(guarded, "alice", mechanism, PASSWORD)
     yield guarded
@@ -152,24 +130,6 @@ def alter_user(guarded: Guarded, user: str, mechanism: str, password: str | None
         return (kind in known) is (password is not None)
 
     guarded.cluster.wait("the changed credential", is_visible)
-
-
-def produce_and_consume(config: dict[str, Any], topic: str) -> list[bytes]:
-    producer = confluent_kafka.Producer(config | {"message.timeout.ms": 60_000})
-    for number in range(100):
-        producer.produce(topic, str(number).encode() * 1000)
-    assert producer.flush(60) == 0
-    consumer = confluent_kafka.Consumer(
-        config | {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
-    found: list[bytes] = []
-    while len(found) < 100:
-        message = consumer.poll(60)
-        assert message is not None and message.error() is None, message
-        found.append(message.value())
-    consumer.close()
-    return found
 
 
 @every_listener

@@ -7,7 +7,6 @@ import itertools
 import json
 import socket
 import ssl
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,10 @@ import kafka
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from kraftjbod.core.node_config import Endpoint
 from tests.certificates import Authority
 from tests.integration.cluster import Cluster, read_metrics
 from tests.integration.conftest import MakeCluster
+from tests.integration.security.listeners import add_listeners, produce_and_consume
 
 pytestmark = [pytest.mark.process, pytest.mark.clients]
 HALF_OPEN = 500
@@ -48,17 +47,8 @@ class Secured:
             "bootstrap.servers": self.address(listener),
             "security.protocol": "SSL",
             "ssl.ca.location": str(self.ca),
-            "message.timeout.ms": 60_000,
         }
         return config | {key.replace("_", "."): value for key, value in more.items()}
-
-
-def free_ports(count: int) -> list[int]:
-    holders = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [holder.getsockname()[1] for holder in holders]
-    for holder in holders:
-        holder.close()
-    return ports
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +61,7 @@ def secured(
     keystore = authority.issue("broker-1").write_pkcs12(path / "broker.p12", "canary-store")
     client = authority.issue("Alice", "ops").write_pem(path / "client.pem")
     cluster = make_shared_cluster(brokers=1, dirs=1, start=False)
-    config_path = cluster.brokers[1].files.config_path
-    values = dict(line.partition("=")[::2] for line in config_path.read_text().splitlines())
-    plain = Endpoint.parse(values["listeners"])
-    ports = dict(zip(("OUTER", "STRICT"), free_ports(2), strict=True))
-    names = {plain.name: plain.port, **ports}
-    listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in names.items())
-    values |= {
-        "listeners": listeners,
-        "advertised.listeners": listeners,
-        "listener.security.protocol.map": f"{plain.name}:PLAINTEXT,OUTER:SSL,STRICT:SSL",
+    config = {
         "ssl.keystore.location": str(keystore),
         "ssl.keystore.password": "canary-store",
         "ssl.store.check.interval.ms": "100",
@@ -88,29 +69,9 @@ def secured(
         "listener.name.strict.ssl.truststore.type": "PEM",
         "listener.name.strict.ssl.truststore.location": str(ca),
     }
-    config_path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    ports = add_listeners(cluster, {"OUTER": "SSL", "STRICT": "SSL"}, config)
     cluster.start()
-    ports["PLAINTEXT"] = plain.port
     yield Secured(cluster, authority, ca, client, keystore, ports)
-
-
-def produce_and_consume(config: dict[str, Any], topic: str) -> list[bytes]:
-    producer = confluent_kafka.Producer(config)
-    for number in range(100):
-        producer.produce(topic, str(number).encode() * 1000)
-    assert producer.flush(60) == 0
-    consumer = confluent_kafka.Consumer(
-        {key: value for key, value in config.items() if key != "message.timeout.ms"}
-        | {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
-    found: list[bytes] = []
-    while len(found) < 100:
-        message = consumer.poll(60)
-        assert message is not None and message.error() is None, message
-        found.append(message.value())
-    consumer.close()
-    return found
 
 
 def test_librdkafka_produces_and_consumes_over_tls(secured: Secured) -> None:
