@@ -214,7 +214,7 @@ class QuorumWiring:
             max_batch=MAX_MESSAGES,
             max_batch_bytes=_MAX_BATCH_BYTES,
             on_lost=partial(self._lost, to.node_id),
-            on_refused=partial(self._refused, to.node_id),
+            on_refused=partial(self.note_refusal, to.node_id),
             dialer=self._dialer,
         )
 
@@ -235,7 +235,7 @@ class QuorumWiring:
         if self._driver is not None:
             self._driver.note_connection_lost(voter)
 
-    def _refused(self, voter: BrokerId, error: OperatingError) -> None:
+    def note_refusal(self, voter: BrokerId, error: OperatingError) -> None:
         """Log that ``voter`` refuses this controller, at most every 30 s; record the leader's
         reason.
 

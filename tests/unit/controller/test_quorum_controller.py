@@ -343,7 +343,7 @@ async def test_metadata_above_64_mib_is_restored_and_fetched_by_brokers(vfs: Fau
         )
         await node.controller._commit(ControllerResult(records=(record,), response=None))
         size_bytes += len(value)
-    node.controller._start_snapshot()
+    node.controller.on_snapshot_due()
     while await node.driver.committed.newest_snapshot() is None:
         await asyncio.sleep(0.01)
     configs, offset = node.managers.state.configs, node.managers.state.offset

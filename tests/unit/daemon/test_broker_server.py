@@ -136,24 +136,24 @@ async def test_registration_reports_clean_shutdown_epoch_of_each_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reported: list[tuple[tuple[int, Uuid], ...]] = []
-    call = ControllerChannel.call
+    call, lives = ControllerChannel.call, list[tuple[int, Uuid]]()
 
     async def spied(channel: Any, request: Any, **more: Any) -> Any:
+        response = await call(channel, request, **more)
         if isinstance(request, BrokerRegistrationRequest):
             epochs = request.clean_shutdown_epochs
             reported.append(tuple(zip(epochs, request.clean_shutdown_incarnations, strict=True)))
-        return await call(channel, request, **more)
+            lives.append((response.broker_epoch, request.incarnation_id))
+        return response
 
     monkeypatch.setattr(ControllerChannel, "call", spied)
     paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
-    lives, unknown = [], (-1, NO_INCARNATION)
+    unknown = (-1, NO_INCARNATION)
     async with controller() as port:
         config = broker_config(port, *paths)
         for stopped_uncleanly in ((), ("d1",), ("d2",)):
-            async with serving(config) as server:
-                assert server._wiring is not None
-                cluster = server._wiring.cluster
-                lives.append((cluster.lifecycle.broker_epoch, cluster.identity.incarnation_id))
+            async with serving(config):
+                pass
             for name in stopped_uncleanly:
                 (tmp_path / name / ".kafka_cleanshutdown").unlink()
         async with serving(config):

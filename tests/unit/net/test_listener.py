@@ -16,8 +16,17 @@ from tests.unit.broker.gates import until
 from tests.unit.net.closed_connections import is_closed
 
 
-def listener(limits: ListenerLimits, hold: asyncio.Event, port: int = 0) -> Listener:
+def listener(
+    limits: ListenerLimits,
+    hold: asyncio.Event,
+    port: int = 0,
+    received: list[PendingRequest] | None = None,
+) -> Listener:
+    """Create a listener that answers when ``hold`` is set, and adds requests to ``received``."""
+
     async def answer(request: PendingRequest) -> list[bytes]:
+        if received is not None:
+            received.append(request)
         await hold.wait()
         return [b"ok"]
 
@@ -56,18 +65,19 @@ async def test_listener_closes_idle_connections_except_busy_ones() -> None:
 
 async def test_reset_silent_resets_connections_without_requests_since() -> None:
     """A reset is sent, because an end of stream waits for the peer's acknowledgements."""
-    hold = asyncio.Event()
-    server = listener(ListenerLimits(), hold)
+    hold, received = asyncio.Event(), list[PendingRequest]()
+    server = listener(ListenerLimits(), hold, received=received)
     await server.start()
     silent_reader, silent_writer = await asyncio.open_connection("127.0.0.1", server.port)
     silent_writer.write(b"\x00\x00\x00\x01x")
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    await until(lambda: server.connection_count == 2)
+    await until(lambda: server.connection_count == 2 and len(received) == 1)
     loop = asyncio.get_running_loop()
-    await until(lambda: loop.time() > max(one.last_heard_s for one in server._sessions))
+    heard_s = loop.time()
+    await until(lambda: loop.time() > heard_s)
     since_s = loop.time()
     writer.write(b"\x00\x00\x00\x01x")
-    await until(lambda: any(one.last_heard_s >= since_s for one in server._sessions))
+    await until(lambda: len(received) == 2)
     assert await server.reset_silent(since_s) == 1
     with pytest.raises(ConnectionResetError):
         await silent_reader.read()

@@ -46,7 +46,7 @@ async def test_fetch_metadata_of_missing_snapshot_is_out_of_range(
     with pytest.raises(OperatingError) as refused:
         await node.controller.handle(request)
     assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-    node.controller._start_snapshot()
+    node.controller.on_snapshot_due()
     while await node.driver.committed.newest_snapshot() is None:
         await asyncio.sleep(0)
     newest = node.managers.state.offset
@@ -66,7 +66,7 @@ async def test_fetch_metadata_response_has_term_of_the_snapshot_read(
 ) -> None:
     """The snapshot of the new leader may hold the same state in another order."""
     driver = node.driver
-    node.controller._start_snapshot()
+    node.controller.on_snapshot_due()
     while (newest := await driver.committed.newest_snapshot()) is None:
         await asyncio.sleep(0)
     term, read = driver.term, driver.committed.read_snapshot
@@ -95,11 +95,10 @@ async def test_fetch_metadata_of_damaged_snapshot_is_refused_and_snapshot_recrea
 ) -> None:
     """Before, a flipped bit on the controller's disk became the state of a broker."""
     driver = node.driver
-    node.controller._start_snapshot()
+    node.controller.on_snapshot_due()
     while (newest := await driver.committed.newest_snapshot()) is None:
         await asyncio.sleep(0)
-    directory = driver._store.directory
-    file = node.log_dir.vfs.open(f"{directory}/{newest.file_name}", OpenMode.READ_WRITE)
+    file = node.log_dir.vfs.open(f"/d1/log/{newest.file_name}", OpenMode.READ_WRITE)
     whole = bytes(file.read_at(0, file.size()))
     file.write_at(len(whole) - 1, [bytes([whole[-1] ^ 1])])
     file.close()

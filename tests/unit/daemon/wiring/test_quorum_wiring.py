@@ -147,7 +147,7 @@ async def test_message_of_wrong_cluster_sender_or_receiver_is_refused(
     assert refused.value.code is code
     with capture_logs() as events:
         for _ in range(2):
-            wiring._refused(BrokerId(2), refused.value)
+            wiring.note_refusal(BrokerId(2), refused.value)
     assert [event["event"] for event in events] == ["controller_refused_by_peer"]
     await wiring.close()
 
@@ -159,9 +159,9 @@ async def test_refusal_counts_only_from_the_leader_and_expires(
     driver.leader = BrokerId(2)
     refusal = OperatingError("another disk", code=ErrorCode.INVALID_VOTER_KEY)
     with capture_logs():
-        wiring._refused(BrokerId(3), refusal)
+        wiring.note_refusal(BrokerId(3), refusal)
         assert wiring.refusal is None
-        wiring._refused(BrokerId(2), refusal)
+        wiring.note_refusal(BrokerId(2), refusal)
     assert wiring.refusal == "another disk"
     monkeypatch.setattr("kraftjbod.daemon.wiring.quorum_wiring.REFUSAL_STANDS_MS", 0)
     assert wiring.refusal is None, "the refusal has expired"

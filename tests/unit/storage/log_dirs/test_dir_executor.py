@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from errno import EIO
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -34,19 +35,27 @@ async def test_dir_executor_runs_operations_in_order_in_one_daemon_thread() -> N
     assert not thread.is_alive()
 
 
-async def test_dir_executor_delivers_a_batch_of_results_in_one_wake_up() -> None:
-    executor, hold = make(), threading.Event()
+async def test_dir_executor_delivers_a_batch_of_results_in_one_wake_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executor, hold, is_last, hold_last = make(), *(threading.Event() for _ in range(3))
+    loop, wake_ups = asyncio.get_running_loop(), []
+    wake_up = loop.call_soon_threadsafe
+
+    def counted(*args: Any) -> asyncio.Handle:
+        wake_ups.append(args)
+        return wake_up(*args)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
     futures = [executor.submit_op(hold.wait)] + [executor.submit_op(int) for _ in range(50)]
-    loop, calls = asyncio.get_running_loop(), []
-    drain = executor._drain
-    executor._drain = lambda: (calls.append(1), drain())[1]  # type: ignore[method-assign]
+    last = executor.submit_op(lambda: (is_last.set(), hold_last.wait()))
     hold.set()
-    # The thread finishes all operations within one event loop iteration.
-    while len(executor._done) < 51:
-        threading.Event().wait(0.001)
+    # The thread finishes all operations but the last one within one event loop iteration.
+    is_last.wait()
     await asyncio.gather(*futures)
-    assert len(calls) == 1
-    assert loop is asyncio.get_running_loop()
+    assert len(wake_ups) == 1
+    hold_last.set()
+    await last
     executor.shutdown()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -50,6 +51,17 @@ class Watched:
         self.queues[queue].submit_op(op)
         await asyncio.to_thread(began.wait)
         return hold
+
+    @property
+    def waits_for_operations(self) -> bool:
+        """Whether the watch has no timer, and a queue calls it when an operation begins."""
+        return all(queue.on_begin is not None for queue in self.queues)
+
+    def pause(self, late_ms: int) -> None:
+        """Block the event loop while the clock advances, as a SIGSTOP does."""
+        began_s = time.monotonic()
+        time.sleep(late_ms / 1000)
+        self.clock.ms += int((time.monotonic() - began_s) * 1000)
 
     async def until_reported(self, count: int) -> None:
         while len(self.reported) < count:
@@ -135,15 +147,11 @@ async def test_dir_watch_excludes_the_time_of_a_paused_process(times: int, late_
     hold = await watched.hang()
     watched.watch.start()
     for _ in range(times):
-        due = watched.watch._next_poll
-        assert due is not None
-        due.cancel()
-        # A check that was due ``late_ms`` ago runs now, and the clock has advanced.
-        due._when -= late_ms / 1000
-        watched.clock.ms += late_ms
-        watched.watch._poll_on_time()
+        watched.pause(late_ms)
+        while watched.watch.running_ms() > 100:
+            assert watched.reported == []
+            await asyncio.sleep(0)
     assert watched.reported == []
-    assert watched.watch.running_ms() <= 100
     watched.clock.ms += 101
     await watched.until_reported(1)
     assert watched.reported[0].startswith("suspect")
@@ -157,12 +165,8 @@ async def test_dir_watch_excludes_a_pause_if_an_answer_arrives_before_the_check(
     watched.watch.start()
     watched.clock.ms += 101
     await watched.until_reported(1)
-    due = watched.watch._next_poll
-    assert due is not None
-    due.cancel()
-    due._when -= 5
-    watched.clock.ms += 5000
     first.set()
+    watched.pause(600)
     assert await watched.queues[0].submit_op(lambda: 1) == 1
     assert watched.reported == ["suspect 101"]
     second.set()
@@ -187,16 +191,19 @@ async def test_dir_watch_reports_nothing_after_stop() -> None:
 async def test_dir_watch_of_idle_queues_has_no_timer() -> None:
     watched = Watched()
     watched.watch.start()
-    assert watched.watch._next_poll is None
+    assert watched.waits_for_operations
     hold = await watched.hang()
-    assert watched.watch._next_poll is not None
+    assert not watched.waits_for_operations
     watched.clock.ms += 101
     await watched.until_reported(1)
     hold.set()
     await watched.until_reported(2)
-    while watched.watch._next_poll is not None:
+    while not watched.waits_for_operations:
         await asyncio.sleep(0.001)
     watched.watch.stop()
+    assert not watched.waits_for_operations
     hold = await watched.hang()
-    assert watched.watch._next_poll is None
+    watched.clock.ms += 5000
     hold.set()
+    await watched.queues[0].submit_op(lambda: None)
+    assert watched.reported == ["suspect 101", "answer"]

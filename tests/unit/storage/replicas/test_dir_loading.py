@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from kraftjbod.storage.replicas.dir_loading import LoadProgress
+from kraftjbod.storage.log.producer_state import DEFAULT_PRODUCER_LIMITS
+from kraftjbod.storage.replicas.dir_loading import DirLoading, LoadProgress
 from tests.faults.rig import TP
-from tests.unit.storage.replicas.test_replica_swap import MOVE, create, move_to_end, promote, start
+from tests.unit.storage.replicas.test_replica_swap import (
+    MOVE,
+    Node,
+    create,
+    move_to_end,
+    promote,
+    registry_of,
+    start,
+)
+
+
+def loading_of(node: Node) -> DirLoading:
+    return DirLoading(
+        registry=registry_of(node),
+        host=node.manager,
+        clock=node.clock,
+        producer_limits=DEFAULT_PRODUCER_LIMITS,
+    )
 
 
 async def test_dir_loading_reports_replicas_futures_and_unknown_names() -> None:
@@ -17,12 +35,12 @@ async def test_dir_loading_reports_replicas_futures_and_unknown_names() -> None:
     node = await start(node.disks)
     progress: list[LoadProgress] = []
     with capture_logs() as events:
-        loaded = await node.manager._loading.load(node.target, progress.append)
+        loaded = await loading_of(node).load(node.target, progress.append)
     assert [e["event"] for e in events] == ["unknown_names_in_log_dir"]
     assert (loaded.handles, loaded.deleted, loaded.broken_futures) == ([], [], [])
     assert [future.move_id for future in loaded.futures] == [MOVE]
     assert progress == [(node.target, 0, 0, 0)]
-    loaded = await node.manager._loading.load(node.source, progress.append)
+    loaded = await loading_of(node).load(node.source, progress.append)
     assert [handle.topic_partition for handle in loaded.handles] == [TP]
     assert loaded.moved_here == []
 
@@ -32,7 +50,7 @@ async def test_dir_loading_reports_replicas_that_were_moved_here() -> None:
     await create(node, 4)
     await move_to_end(node)
     await promote(node)
-    loaded = await node.manager._loading.load(node.target, lambda progress: None)
+    loaded = await loading_of(node).load(node.target, lambda progress: None)
     assert loaded.moved_here == loaded.handles
-    loaded = await node.manager._loading.load(node.source, lambda progress: None)
+    loaded = await loading_of(node).load(node.source, lambda progress: None)
     assert [(d.topic_partition, d.unique) for d in loaded.deleted] == [(TP, MOVE)]

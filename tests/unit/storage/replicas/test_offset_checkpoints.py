@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.storage.checkpoints import parse_offsets
-from kraftjbod.storage.replicas.offset_checkpoints import read_offsets
+from kraftjbod.storage.replicas.offset_checkpoints import OffsetCheckpoints, read_offsets
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, checkpoint, directory_id
 from tests.faults.vfs_fault import Fault
 from tests.unit.broker.gates import PATIENCE_S, Gate
-from tests.unit.storage.replicas.test_replica_swap import append, create, start
+from tests.unit.storage.replicas.test_replica_swap import append, create, registry_of, start
 
 
 async def test_offset_checkpoints_are_read_as_written() -> None:
@@ -78,7 +78,7 @@ async def test_offset_checkpoints_announce_writes_offsets_of_a_future_replica() 
     handle = await create(node, 2)
     handle.high_watermark = 1
     other = TP._replace(partition=1)
-    await node.manager._checkpoints.announce(node.source, other, handle.view, 4)
+    await OffsetCheckpoints(registry_of(node)).announce(node.source, other, handle.view, 4)
     offsets = await read_offsets(node.source)
     assert offsets == ({TP: 0, other: 4}, {TP: 0, other: 0}, {TP: 1, other: 4})
 
@@ -89,12 +89,12 @@ async def test_offset_checkpoints_keep_an_announced_replica_until_it_arrives() -
     handle, other = await create(node, 2), TP._replace(partition=1)
     handle.high_watermark = 2
     await handle.start_at(2)
-    checkpoints = node.manager._checkpoints
+    checkpoints = OffsetCheckpoints(registry_of(node))
     await checkpoints.announce(node.source, other, handle.view, 4)
-    await checkpoint(node.manager)
+    await checkpoints.write_recovery_points(node.source)
     assert (await read_offsets(node.source)).log_starts == {TP: 2, other: 2}
     checkpoints.arrived(node.source, other)
-    await checkpoint(node.manager)
+    await checkpoints.write_recovery_points(node.source)
     assert (await read_offsets(node.source)).log_starts == {TP: 2}
 
 

@@ -10,13 +10,8 @@ from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.storage.dir_names import ReplicaDirKind
 from kraftjbod.storage.log.log_handle import LogHandle
-from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from tests.faults.rig import TOPIC_ID, TP, directory_id
-from tests.unit.storage.replicas.test_replica_swap import MOVE, Node, create, start
-
-
-def registry_of(node: Node) -> ReplicaRegistry:
-    return node.manager._registry
+from tests.unit.storage.replicas.test_replica_swap import MOVE, create, registry_of, start
 
 
 async def test_replica_registry_sets_both_copies_of_a_replica_aside() -> None:
@@ -36,9 +31,11 @@ async def test_replica_registry_forgets_the_replicas_of_a_directory() -> None:
     handle = await create(node, 1)
     other = await node.manager.create(TopicPartition("t", 1), TOPIC_ID, directory_id(2))
     await node.manager.create_future(TP, node.target, MOVE)
-    assert registry_of(node).forget_all_in(node.target) == [other]
-    assert registry_of(node).futures == {}
-    assert node.manager.handles() == [handle]
+    registry = registry_of(node)
+    assert [*registry.futures] == [TP]
+    assert registry.forget_all_in(node.target) == [other]
+    assert registry.futures == {}
+    assert [*registry.handles.values()] == [handle]
 
 
 async def test_replica_registry_require_online_returns_the_directory_or_the_reason() -> None:

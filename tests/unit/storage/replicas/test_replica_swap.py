@@ -25,6 +25,7 @@ from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.moves.mover_pool import MoverPool
+from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
@@ -39,6 +40,7 @@ from tests.faults.rig import (
     headers_of,
     manager_of,
     open_dir,
+    random_bytes_of,
     read_log,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -82,6 +84,18 @@ async def start(disks: tuple[MemVfs, MemVfs] | None = None) -> Node:
     manager = manager_of(dirs, CONFIG, clock)
     await manager.load()
     return Node(manager, MoverPool(threads=1, clock=clock), clock, disks, vfss)
+
+
+def registry_of(node: Node) -> ReplicaRegistry:
+    """Return a registry with the present replicas of the node, which only the caller changes."""
+    registry = ReplicaRegistry(
+        dirs=node.manager.dirs(), default_config=CONFIG, random_bytes=random_bytes_of()
+    )
+    for handle in node.manager.handles():
+        registry.put(handle)
+    for future in node.manager.futures():
+        registry.futures[future.topic_partition] = future
+    return registry
 
 
 async def append(handle: LogHandle, size: int = 200, *, epoch: int = 0, **fields: object) -> None:

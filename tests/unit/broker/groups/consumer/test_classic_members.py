@@ -40,7 +40,7 @@ def test_classic_member_rejoins_and_syncs_in_a_consumer_group() -> None:
 
 def test_classic_members_stay_in_a_consumer_group_without_downgrade_policy() -> None:
     scene = upgraded()
-    scene.group._settings = replace(scene.settings, migration_policy=MigrationPolicy.UPGRADE)
+    scene.group.configure(replace(scene.settings, migration_policy=MigrationPolicy.UPGRADE))
     scene.beat("new", LEAVING)
     assert scene.became is None
     scene.wait(INTERVAL_MS)
