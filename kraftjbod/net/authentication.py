@@ -8,6 +8,8 @@
 * A session with a lifetime ends the connection unless the client authenticates again (KIP-368).
   The user and the mechanism of a connection never change.
 * Only SaslHandshake version 1 is served: in version 0 the messages of a login have no header.
+
+ADR 112 explains the limits and the states.
 """
 
 from __future__ import annotations

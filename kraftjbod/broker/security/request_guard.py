@@ -8,7 +8,7 @@
   ``RequestContext.access``: they must not allocate per item, or depend on sessions and cursors.
 * A broker with an API that has no guard, or no row in the table, does not start (``unguarded``).
 
-``authorizer/api_rights.py`` has the table of the required rights.
+``authorizer/api_rights.py`` has the table of the required rights. ADR 113 explains the division.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 * The nonce of the last message has to be the server's (CVE-2024-56128), and the header the one of
   the first message. Both are compared in constant time, as is the proof.
 * There is no channel binding, and no login by delegation token.
+
+ADR 112 explains why this is not a library.
 """
 
 from __future__ import annotations
