@@ -92,7 +92,7 @@ def _with_failed_writeback(*, in_sync: bool) -> tuple[ProcessVfs, SimulatedDisk,
     files = [vfs.open("/b/d1/0.log", OpenMode.READ_WRITE) for _ in range(2)]
     while True:
         disk.faults.begin_fault(DiskFault.WRITEBACK)
-        if disk.faults._fails_in_sync is in_sync:
+        if disk.faults.fails_in_sync is in_sync:
             break
     for number in range(20):
         files[0].write_at(number, [b"5"])

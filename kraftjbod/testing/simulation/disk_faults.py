@@ -91,7 +91,8 @@ class DiskFaults:
         self._one_error: _OneError | None = None
         #: Syncs or writes of dirty files until writeback fails; 0: it does not fail.
         self._syncs_left = 0
-        self._fails_in_sync = True
+        #: Whether writeback fails in a sync, and not before it.
+        self.fails_in_sync = True
         #: Suffix of the file names to which the count applies.
         self._syncs_of = ""
         #: The file whose writeback failed last.
@@ -115,7 +116,7 @@ class DiskFaults:
             case DiskFault.WRITEBACK:
                 self._syncs_left = disk.rng.randint(1, _LATEST_SYNC)
                 self._syncs_of = LOG_SUFFIX if disk.rng.random() < _OF_LOGS else ""
-                self._fails_in_sync = disk.rng.random() >= _IN_BACKGROUND
+                self.fails_in_sync = disk.rng.random() >= _IN_BACKGROUND
             case DiskFault.CLUTTER:
                 self._is_cluttered = True
             case DiskFault.HANG:
@@ -229,7 +230,7 @@ class DiskFaults:
 
         :param is_sync: whether the operation is a sync, or else a write.
         """
-        if not self._syncs_left or is_sync is not self._fails_in_sync:
+        if not self._syncs_left or is_sync is not self.fails_in_sync:
             return
         if not path.endswith(self._syncs_of) or not file.is_dirty:
             return

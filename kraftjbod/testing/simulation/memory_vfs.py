@@ -366,6 +366,11 @@ class MemVfs:
             free_inodes=1000 if inodes is None else max(0, inodes - self.used_inodes()),
         )
 
+    @property
+    def has_locks(self) -> bool:
+        """Whether a lock of :meth:`try_lock` is held."""
+        return bool(self._locks)
+
     def used_bytes(self) -> int:
         """Return the bytes of all files that have a name or are open."""
         with self._mutex:

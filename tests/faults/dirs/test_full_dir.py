@@ -29,9 +29,17 @@ RESERVE_PATH = f"/d1/{RESERVE_FILE}"
 class Disk:
     """A directory with a reserve on a disk whose size the test sets."""
 
-    def __init__(self, *, min_free_bytes: int = 0, heal_free_bytes: int | None = 0) -> None:
-        self.mem = MemVfs()
-        format_dir(self.mem, "/d1", 1)
+    def __init__(
+        self,
+        mem: MemVfs | None = None,
+        *,
+        min_free_bytes: int = 0,
+        heal_free_bytes: int | None = 0,
+    ) -> None:
+        """Open the directory on ``mem``, by default a formatted disk."""
+        self.mem = mem or MemVfs()
+        if mem is None:
+            format_dir(self.mem, "/d1", 1)
         self.vfs = FaultVfs(self.mem)
         self.clock = ManualClock()
         self.channel = LogDirFailureChannel(max_dirs=1)
@@ -323,8 +331,7 @@ async def test_reserve_with_an_error_at_any_operation_is_complete_or_absent(errn
             assert not disk.mem.exists(RESERVE_PATH), n
             assert state is LogDirState.SATURATED, n
         disk.vfs.clear()
-        again = Disk()
-        again.mem._root = disk.mem.crash_clone(n)._root
+        again = Disk(disk.mem.crash_clone(n))
         await again.log_dir.secure_reserve()
         assert again.log_dir.reserve_bytes == RESERVE
     pytest.fail("the reserve_lifecycle never ended")

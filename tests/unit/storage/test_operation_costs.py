@@ -20,11 +20,14 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.checkpoints import format_offsets
 from kraftjbod.storage.dir_names import offset_file_name
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log.producer_state import DEFAULT_PRODUCER_LIMITS
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.replicas.dir_loading import DirLoading
 from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
+from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
 from kraftjbod.storage.segments.steps import STAT_BYTES, STEP_BYTES
 from kraftjbod.storage.vfs import OpenMode, RealVfs, write_atomically
@@ -52,6 +55,7 @@ from tests.faults.rig import (
     headers_of,
     manager_of,
     open_dir,
+    random_bytes_of,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
 
@@ -345,8 +349,16 @@ async def test_load_of_a_replica_gives_way_to_appends_to_another() -> None:
     directory = put_large_log(mem, "/d1", shape, topic_partition=other)
     steps = count_steps(handle.log_dir, vfs)
     offsets = DirOffsets({}, {}, {})
+    loading = DirLoading(
+        registry=ReplicaRegistry(
+            dirs=manager.dirs(), default_config=shape.config(), random_bytes=random_bytes_of()
+        ),
+        host=manager,
+        clock=ManualClock(),
+        producer_limits=DEFAULT_PRODUCER_LIMITS,
+    )
     opening = asyncio.ensure_future(
-        manager._loading.open_replica(handle.log_dir, directory, other, offsets, was_clean=False)
+        loading.open_replica(handle.log_dir, directory, other, offsets, was_clean=False)
     )
     data, appended = batch(), 0
     while not opening.done():

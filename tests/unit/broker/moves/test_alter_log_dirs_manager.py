@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from errno import EMFILE
 from typing import Any
 
@@ -713,6 +713,13 @@ async def test_future_replica_without_a_source_is_adopted_outside_the_isr() -> N
         assert where(rig) is rig.dirs[1] and assigned(rig) == [D2]
 
 
+def hide_future(rig: BrokerRig) -> Callable[[], None]:
+    """Hide the future replica as if its directory were away. Return a function that shows it."""
+    futures = rig.logs._registry.futures
+    future = futures.pop(TP)
+    return lambda: futures.update({TP: future})
+
+
 @pytest.mark.parametrize("made_in", [1, 2])
 async def test_future_replica_found_while_the_log_is_recreated_is_resumed_or_removed(
     made_in: int,
@@ -723,14 +730,14 @@ async def test_future_replica_found_while_the_log_is_recreated_is_resumed_or_rem
     await stopped_in_a_move(disks)
     without_source(disks)
     async with brokers(1, *slow, disks[2], opens=False) as (rig,):
-        future = rig.logs._registry.futures.pop(TP)
+        show_future = hide_future(rig)
         directories = [LOST_DIR, dir_of(2, 1)]
         rig.replay(topic(), partition(replicas=(1, 2), directories=directories, isr=[2], leader=2))
         rig.parts.manager.prefer_directory(TP, dir_of(1, made_in))
         with Gate(slow[made_in - 1], "make_dirs", "*/t-0") as gate:
             rig.parts.publisher.open()
             await gate.reached()
-            rig.logs._registry.futures[TP] = future
+            show_future()
             rig.parts.publisher.reconcile_again(offline_too=True)
             gate.open()
             await rig.parts.publisher.disk_work_done()
@@ -746,7 +753,7 @@ async def test_future_replica_of_former_topic_is_removed_while_new_log_is_create
     without_source((slow.inner, *disks))
     other_id = TopicId(b"2" * 16)
     async with brokers(1, slow, *disks, opens=False) as (rig,):
-        future = rig.logs._registry.futures.pop(TP)
+        show_future = hide_future(rig)
         rig.replay(
             topic(topic_id=other_id),
             partition(
@@ -761,7 +768,7 @@ async def test_future_replica_of_former_topic_is_removed_while_new_log_is_create
         with Gate(slow, "make_dirs", "*/t-0") as gate:
             rig.parts.publisher.open()
             await gate.reached()
-            rig.logs._registry.futures[TP] = future
+            show_future()
             rig.parts.publisher.reconcile_again(offline_too=True)
             gate.open()
             await rig.parts.publisher.disk_work_done()

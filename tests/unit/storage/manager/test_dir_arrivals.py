@@ -245,6 +245,11 @@ def manager_of_node(node: Node, dirs: list[LogDir]) -> LogManager:
     return manager_of(dirs, clock=node.clock)
 
 
+def dirs_with_jobs(node: Node) -> set[LogDir]:
+    """Return the directories whose background jobs run."""
+    return set(node.manager._chores)
+
+
 async def test_background_jobs_start_and_end_with_their_directory() -> None:
     node = await start()
     running = asyncio.ensure_future(node.manager.run_background())
@@ -253,17 +258,17 @@ async def test_background_jobs_start_and_end_with_their_directory() -> None:
     handle = await node.manager.create(TP, TOPIC_ID, new.directory_id)
     await append(handle)
     source, target = node.source, node.target
-    assert set(node.manager._chores) == {source, target, new}
+    assert dirs_with_jobs(node) == {source, target, new}
     with pytest.raises(KafkaStorageError, match="holds replicas"):
         node.manager.arrivals.take_out(new)
     await node.manager.delete(TP)
     node.manager.arrivals.take_out(new)
-    assert set(node.manager._chores) == {source, target}
+    assert dirs_with_jobs(node) == {source, target}
     node.manager.arrivals.put_back(new)
     assert new in node.manager.dirs()
     fail_dir(node, source)
     back = await attach_dir(node.manager, node.vfss[0], 1)
-    assert set(node.manager._chores) == {back, target, new}
+    assert dirs_with_jobs(node) == {back, target, new}
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -25,7 +25,7 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas import dir_loading
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 from kraftjbod.storage.replicas.stray_mark import StrayReason
-from kraftjbod.storage.vfs import DirEntry, OpenMode, RealVfs
+from kraftjbod.storage.vfs import OpenMode, RealVfs
 from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
@@ -94,10 +94,9 @@ async def test_log_manager_serves_appended_records_after_a_clean_restart() -> No
     assert handle.end_offset_for_epoch(5) == (5, 5)
 
 
-class BrokenVfs(MemVfs):
-    """A Vfs whose ``list_dir`` raises an error that no file system raises."""
-
-    def list_dir(self, path: str, *, sized: str | None = None) -> list[DirEntry]:
+def refuse_listing(kind: str, path: str) -> None:
+    """Raise an error that no file system raises."""
+    if kind == "list_dir":
         raise RuntimeError("an unexpected error")
 
 
@@ -110,13 +109,10 @@ async def test_load_that_fails_for_any_reason_takes_the_directory_offline(
     manager = await start(broken, healthy)
     handle = await manager.create(TP, TOPIC_ID, directory_id(2))
     await manager.close(broker_epoch=1)
-    vfs: MemVfs | FaultVfs = FaultVfs(broken)
+    vfs = FaultVfs(broken)
     if errno is None:
-        unlistable = BrokenVfs()
-        unlistable._root = broken._root
-        vfs = unlistable
+        vfs.on_operation = refuse_listing
     else:
-        assert isinstance(vfs, FaultVfs)
         vfs.inject(Fault(errno=errno, kinds=frozenset({"list_dir"})))
     with capture_logs() as events:
         manager = await start(vfs, healthy)

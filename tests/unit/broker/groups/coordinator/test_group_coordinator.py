@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.groups.coordinator import group_coordinator
 from kraftjbod.broker.groups.coordinator.pending_offsets import PendingOffset
-from kraftjbod.broker.groups.records.group_records import CommittedOffset
+from kraftjbod.broker.groups.records.group_records import CommittedOffset, OffsetFact
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.metadata.records import RemoveTopicRecord
@@ -132,7 +132,8 @@ async def test_offsets_expire_after_the_retention() -> None:
         assert await committing(rig, 1) == 0
         groups = rig.parts.coordinator.find("g")
         old = groups.offsets("g")[TP]
-        groups._offsets["g"][TP] = type(old)(offset=1, commit_ms=old.commit_ms - 60_001)
+        older = CommittedOffset(offset=1, commit_ms=old.commit_ms - 60_001)
+        groups.take(OffsetFact("g", TP, older))
         rig.tasks.start(rig.parts.coordinator.run_expirations(), "expiry")
         await until(lambda: not groups.offsets("g"))
         assert rig.around.metrics.snapshot()["NumOffsets"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from kraftjbod.broker.groups.records.group_records import CommittedOffset, OffsetFact
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import RemoveTopicRecord
 from kraftjbod.protocol.messages import DeleteGroupsRequest
@@ -77,7 +78,8 @@ async def test_group_metrics_count_commits_deletions_and_expirations() -> None:
         groups = rig.parts.coordinator.find("g")
         where = TopicPartition("t", 0)
         old = groups.offsets("g")[where]
-        groups._offsets["g"][where] = type(old)(offset=1, commit_ms=old.commit_ms - 60_001)
+        older = CommittedOffset(offset=1, commit_ms=old.commit_ms - 60_001)
+        groups.take(OffsetFact("g", where, older))
         rig.tasks.start(rig.parts.coordinator.run_expirations(), "expiry")
         await until(lambda: len(groups.offsets("g")) == 1)
         assert figures(rig, *names) == (4, 1, 1)
