@@ -35,7 +35,7 @@ from tests.certificates import Authority
 from tests.checkout import BIN
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.integration.security.test_tls_listener import free_ports
+from tests.integration.security.listeners import free_ports
 from tests.integration.tools import called
 
 pytestmark = [pytest.mark.process, pytest.mark.clients]
