@@ -153,6 +153,8 @@ KAFKA_APIS: Final[dict[str, tuple[Need, ...]]] = {
     "ApiVersions": (),
     "SaslHandshake": (),
     "SaslAuthenticate": (),
+    "DescribeClientQuotas": (_need(_Op.DESCRIBE_CONFIGS, _Kind.CLUSTER),),
+    "AlterClientQuotas": (_need(_Op.ALTER_CONFIGS, _Kind.CLUSTER),),
     "DescribeUserScramCredentials": _DESCRIBES,
     "AlterUserScramCredentials": _ALTERS,
 }
@@ -165,7 +167,7 @@ FORWARDED: Final = frozenset(
         *("AlterPartitionReassignments", "ListPartitionReassignments", "ElectLeaders"),
         *("UnregisterBroker", "UnregisterController", "UpdateFeatures", "DescribeQuorum"),
         *("AddRaftVoter", "RemoveRaftVoter", "CreateAcls", "DeleteAcls"),
-        "AlterUserScramCredentials",
+        *("AlterUserScramCredentials", "AlterClientQuotas"),
     }
 )
 #: Requests of the RPC that only members of the cluster send.

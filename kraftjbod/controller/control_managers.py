@@ -24,6 +24,7 @@ from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.producer_id_control import ProducerIdControlManager
 from kraftjbod.controller.quorum.controller_settings import SettingsInForce
 from kraftjbod.controller.quorum.registrations import registered, unregistered
+from kraftjbod.controller.quota_control import QuotaControlManager
 from kraftjbod.controller.reassignment_control import ReassignmentControlManager
 from kraftjbod.controller.replication_control import ReplicationControlManager
 from kraftjbod.controller.result import ControllerResult
@@ -87,6 +88,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
     UpdateFeaturesRequestRpc,
 )
+from kraftjbod.protocol.rpc_quota_messages import AlterClientQuotasRequestRpc
 from kraftjbod.protocol.rpc_scram_messages import AlterUserScramCredentialsRequestRpc
 
 
@@ -147,16 +149,10 @@ class ControlManagers:
         self._configuration = ConfigurationControlManager(state=self.state, settings=self._settings)
         self.rules_of = self._configuration.rules_of
         self._replication = ReplicationControlManager(
-            state=self.state,
-            index=self.index,
-            cluster=self._cluster,
-            rules_of=self.rules_of,
+            state=self.state, index=self.index, cluster=self._cluster, rules_of=self.rules_of
         )
         self._reassignments = ReassignmentControlManager(
-            state=self.state,
-            index=self.index,
-            cluster=self._cluster,
-            rules_of=self.rules_of,
+            state=self.state, index=self.index, cluster=self._cluster, rules_of=self.rules_of
         )
         self._elections = ElectionControlManager(
             state=self.state, index=self.index, cluster=self._cluster, rules_of=self.rules_of
@@ -176,6 +172,7 @@ class ControlManagers:
         self._authorizer = make_authorizer()
         self._acls = AclControlManager(self.state, random_bytes)
         self._scram = ScramControlManager(self.state, node_principals)
+        self._quotas = QuotaControlManager(state=self.state)
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -258,6 +255,8 @@ class ControlManagers:
                 return self._acls.delete(request)
             case AlterUserScramCredentialsRequestRpc():
                 return self._scram.alter(request)
+            case AlterClientQuotasRequestRpc():
+                return self._quotas.alter(request)
             case _:
                 raise OperatingError(
                     f"The controller does not serve {request.api}.",

@@ -24,6 +24,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
     UpdateFeaturesRequestRpc,
 )
+from kraftjbod.protocol.rpc_quota_messages import AlterClientQuotasRequestRpc
 from kraftjbod.protocol.rpc_scram_messages import AlterUserScramCredentialsRequestRpc
 
 _SECOND_MS: Final = 1000
@@ -42,7 +43,8 @@ def grows(request: RpcRequest) -> bool:
         | CreatePartitionsRequestRpc
         | UpdateFeaturesRequestRpc
         | CreateAclsRequestRpc
-        | AlterUserScramCredentialsRequestRpc,
+        | AlterUserScramCredentialsRequestRpc
+        | AlterClientQuotasRequestRpc,
     )
 
 

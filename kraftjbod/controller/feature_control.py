@@ -267,6 +267,9 @@ class FeatureControlManager:
             ]
             if cordoned:
                 losses.append(f"the cordons of directories ({_bounded(cordoned)})")
+        if not wanted.has_access_control and self._state.client_quotas:
+            count = len(self._state.client_quotas)
+            losses.append(f"the quotas of {count} user(s), client id(s) and combinations")
         return losses
 
 

@@ -37,6 +37,7 @@ from kraftjbod.protocol.rpc_quorum_messages import (
     DescribeQuorumRequestRpc,
     RemoveRaftVoterRequestRpc,
 )
+from kraftjbod.protocol.rpc_quota_messages import AlterClientQuotasRequestRpc
 from kraftjbod.protocol.rpc_scram_messages import AlterUserScramCredentialsRequestRpc
 
 _Op = AclOperation
@@ -58,6 +59,11 @@ _ALTERS_CLUSTER: Final = (
     AlterUserScramCredentialsRequestRpc,
 )
 _DESCRIBES_CLUSTER: Final = (ListPartitionReassignmentsRequestRpc, DescribeQuorumRequestRpc)
+_ON_CLUSTER: Final = (
+    (_ALTERS_CLUSTER, _Op.ALTER),
+    (_DESCRIBES_CLUSTER, _Op.DESCRIBE),
+    ((AlterClientQuotasRequestRpc,), _Op.ALTER_CONFIGS),
+)
 
 
 class Right(NamedTuple):
@@ -89,10 +95,9 @@ def rights_of(request: RpcRequest, state: MetadataState) -> Iterator[Right]:
             for resource in request.resources:
                 yield _right_of_configs(resource.resource_type, resource.name)
         case _:
-            if isinstance(request, _ALTERS_CLUSTER):
-                yield Right(_Op.ALTER, AclResourceType.CLUSTER, CLUSTER_NAME)
-            elif isinstance(request, _DESCRIBES_CLUSTER):
-                yield Right(_Op.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME)
+            for kinds, operation in _ON_CLUSTER:
+                if isinstance(request, kinds):
+                    yield Right(operation, AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def _name_of(ref: TopicRef, state: MetadataState) -> str | None:

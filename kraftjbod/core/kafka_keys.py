@@ -74,7 +74,9 @@ _NO_CLASSES: Final = "no class can be loaded here, so everything that it would r
 REFUSED: Final[Mapping[str, Refusal]] = {
     "alter.config.policy.class.name": Refusal(_NO_CLASSES),
     "create.topic.policy.class.name": Refusal(_NO_CLASSES),
-    "client.quota.callback.class": Refusal("clients have no quotas here"),
+    "client.quota.callback.class": Refusal(
+        "quotas of clients are those of their user and client id"
+    ),
     "config.providers": Refusal("values are used as written; there are no providers"),
     "controller.quorum.auto.join.enable": Refusal(
         "a controller joins the voters by kraftjbod-metadata-quorum add-controller", _is_false
@@ -93,7 +95,9 @@ REFUSED: Final[Mapping[str, Refusal]] = {
 
 _OF_CLASSES: Final = "no Java class is loaded here; figures are in `metrics.snapshot.path`"
 _OF_SAMPLES: Final = "figures are counted since the start, without samples or windows"
-_OF_QUOTAS: Final = "clients and requests for the controller have no quotas here"
+_OF_QUOTAS: Final = (
+    "quotas of clients have no windows: a client may use the bytes of ten seconds at once"
+)
 _OF_THROTTLES: Final = "throttled copying is paced by a token bucket, which has no windows"
 _OF_PURGATORY: Final = "requests that wait are removed when they end, not in a purge"
 _OF_THREADS: Final = "one event loop serves all requests, and each log directory has its threads"

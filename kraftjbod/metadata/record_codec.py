@@ -295,6 +295,7 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "acl_id": Uuid,
     "binding": _acl_binding,
     "mechanism": ScramMechanism,
+    "entity": lambda raw: tuple((kind, name) for kind, name in raw),
     "incarnation_id": Uuid,
     "metadata_log_id": Uuid,
     "directory_id": DirectoryId,

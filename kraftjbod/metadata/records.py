@@ -25,6 +25,7 @@ from enum import IntEnum
 from typing import Any, ClassVar, Final, NamedTuple
 
 from kraftjbod.core.acl import AclBinding
+from kraftjbod.core.client_quota import QuotaEntity
 from kraftjbod.core.ids import (
     UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
@@ -396,6 +397,19 @@ class RemoveUserScramCredentialRecord:
     mechanism: ScramMechanism
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaRecord:
+    """Sets one quota of an entity, or removes the quota if ``value`` is None."""
+
+    TYPE: ClassVar[int] = 14
+    VERSION: ClassVar[int] = 0
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2_J1
+
+    entity: QuotaEntity
+    key: str
+    value: float | None
+
+
 Record = (
     RegisterBrokerRecord
     | BrokerRegistrationChangeRecord
@@ -413,6 +427,7 @@ Record = (
     | RemoveAccessControlEntryRecord
     | UserScramCredentialRecord
     | RemoveUserScramCredentialRecord
+    | ClientQuotaRecord
 )
 
 RECORD_TYPES: Final[tuple[type[Any], ...]] = (
@@ -432,4 +447,5 @@ RECORD_TYPES: Final[tuple[type[Any], ...]] = (
     RemoveAccessControlEntryRecord,
     UserScramCredentialRecord,
     RemoveUserScramCredentialRecord,
+    ClientQuotaRecord,
 )

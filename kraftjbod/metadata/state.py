@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from kraftjbod.core.acl import AclBinding
+from kraftjbod.core.client_quota import QuotaEntity
 from kraftjbod.core.errors import RemoteProtocolError, StartupError
 from kraftjbod.core.ids import (
     BrokerEpoch,
@@ -38,6 +39,7 @@ from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 from kraftjbod.metadata.records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
@@ -82,6 +84,7 @@ class MetadataDelta:
     added_acls: dict[Uuid, AclBinding] = field(default_factory=dict)
     removed_acls: dict[Uuid, AclBinding] = field(default_factory=dict)
     """A binding that was added and removed within the delta is in both mappings."""
+    client_quotas: bool = False
 
     def __bool__(self) -> bool:
         return bool(
@@ -93,6 +96,7 @@ class MetadataDelta:
             or self.features
             or self.added_acls
             or self.removed_acls
+            or self.client_quotas
         )
 
 
@@ -115,6 +119,7 @@ SecurityRecord = (
     | RemoveAccessControlEntryRecord
     | UserScramCredentialRecord
     | RemoveUserScramCredentialRecord
+    | ClientQuotaRecord
 )
 Configs = Mapping[tuple[ResourceType, str], Mapping[str, str]]
 
@@ -162,6 +167,8 @@ class MetadataState:
         self.acl_ids: dict[AclBinding, Uuid] = {}
         #: SCRAM credentials by mechanism and user.
         self.scram_credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
+        #: Quotas of clients. Each change replaces an entity's mapping.
+        self.client_quotas: dict[QuotaEntity, Mapping[str, float]] = {}
 
     def __repr__(self) -> str:
         return (
@@ -279,6 +286,7 @@ class MetadataState:
                 | RemoveAccessControlEntryRecord()
                 | UserScramCredentialRecord()
                 | RemoveUserScramCredentialRecord()
+                | ClientQuotaRecord()
             ):
                 self._replay_security(record, delta)
             case _:
@@ -295,8 +303,20 @@ class MetadataState:
     def _replay_security(self, record: SecurityRecord, delta: MetadataDelta) -> None:
         if isinstance(record, AccessControlEntryRecord | RemoveAccessControlEntryRecord):
             self._replay_acl(record, delta)
+        elif isinstance(record, ClientQuotaRecord):
+            self._replay_quota(record, delta)
         else:
             self._replay_scram(record)
+
+    def _replay_quota(self, record: ClientQuotaRecord, delta: MetadataDelta) -> None:
+        values = dict(self.client_quotas.pop(record.entity, {}))
+        if record.value is None:
+            del values[record.key]
+        else:
+            values[record.key] = record.value
+        if values:
+            self.client_quotas[record.entity] = values
+        delta.client_quotas = True
 
     def _replay_scram(
         self, record: UserScramCredentialRecord | RemoveUserScramCredentialRecord
@@ -388,6 +408,8 @@ class MetadataState:
             self.acls.clear()
             self.acl_ids.clear()
             self.scram_credentials.clear()
+            delta.client_quotas |= bool(self.client_quotas)
+            self.client_quotas.clear()
         if not level.has_directories:
             self._change_partitions(PartitionRegistration.without_directories, delta)
 
@@ -461,6 +483,7 @@ class MetadataState:
                     | RemoveAccessControlEntryRecord()
                     | UserScramCredentialRecord()
                     | RemoveUserScramCredentialRecord()
+                    | ClientQuotaRecord()
                 ):
                     self._put_security(twin, record)
                 case TopicRecord() | ProducerIdsRecord():
@@ -472,6 +495,10 @@ class MetadataState:
     def _put_security(self, twin: MetadataState, record: SecurityRecord) -> None:
         if isinstance(record, AccessControlEntryRecord | RemoveAccessControlEntryRecord):
             self._put_acl(twin, record.acl_id)
+            return
+        if isinstance(record, ClientQuotaRecord):
+            if (values := self.client_quotas.get(record.entity)) is not None:
+                twin.client_quotas[record.entity] = values
             return
         key = (record.mechanism, record.name)
         if (credential := self.scram_credentials.get(key)) is not None:
@@ -514,6 +541,7 @@ class MetadataState:
         twin.next_producer_id = self.next_producer_id
         twin.acls, twin.acl_ids = dict(self.acls), dict(self.acl_ids)
         twin.scram_credentials = dict(self.scram_credentials)
+        twin.client_quotas = dict(self.client_quotas)
         return twin
 
     def snapshot_record_count(self) -> int:
@@ -528,6 +556,7 @@ class MetadataState:
             + (self.next_producer_id > 0)
             + len(self.acls)
             + len(self.scram_credentials)
+            + sum(map(len, self.client_quotas.values()))
         )
 
     def snapshot_records(self) -> Iterator[Record]:
@@ -563,6 +592,9 @@ class MetadataState:
                 broker_epoch=BrokerEpoch(-1),
                 next_producer_id=self.next_producer_id,
             )
+        yield from self._security_records()
+
+    def _security_records(self) -> Iterator[SecurityRecord]:
         for acl_id, binding in self.acls.items():
             yield AccessControlEntryRecord(acl_id=acl_id, binding=binding)
         for (mechanism, user), credential in self.scram_credentials.items():
@@ -574,6 +606,9 @@ class MetadataState:
                 server_key=credential.server_key,
                 iterations=credential.iterations,
             )
+        for entity, quotas in self.client_quotas.items():
+            for key, quota in quotas.items():
+                yield ClientQuotaRecord(entity=entity, key=key, value=quota)
 
 
 def _key(record: PartitionRecord | PartitionChangeRecord) -> TopicIdPartition:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 #: Principal of an unauthenticated client; Kafka's ``KafkaPrincipal.ANONYMOUS``.
@@ -23,3 +24,5 @@ class ConnectionContext:
     peer_host: str = "?"
     security_protocol: str = "PLAINTEXT"
     principal: str = ANONYMOUS
+    #: Stops reading from the connection for so many milliseconds.
+    mute: Callable[[int], None] = field(default=lambda _ms: None, compare=False, repr=False)

@@ -139,6 +139,10 @@ class _Requests:
         self._identity.take_principal(principal)
         self._context = replace(self._context, principal=principal)
 
+    def use_session(self, session: RequestSession) -> None:
+        """Let handlers mute the connection."""
+        self._context = replace(self._context, mute=session.mute)
+
     def require_login(self, sasl: SaslSettings, listener: Listener) -> None:
         """Handle requests only after the client logged in."""
 
@@ -312,13 +316,15 @@ def kafka_server(
             connection.on_handshake = requests.authenticated
         else:
             requests.require_login(sasl, server_listener)
-        return server_listener.session(
+        session = server_listener.session(
             connection,
             requests.answer,
             in_order=True,
             may_be_large=requests.may_be_large,
             on_closed=requests.connection_closed,
         )
+        requests.use_session(session)
+        return session
 
     server_listener = Listener(
         name="kafka",

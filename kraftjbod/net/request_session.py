@@ -127,6 +127,8 @@ class RequestSession:
         #: Later requests must start after them.
         self._unbegun: dict[PendingRequest, Coroutine[Any, Any, Any] | None] = {}
         self._is_starting_soon = False
+        #: Fires at the end of a mute; None if the connection is not muted.
+        self._unmute: asyncio.TimerHandle | None = None
         self._is_finishing = False
         self._is_gone = False
 
@@ -151,6 +153,8 @@ class RequestSession:
 
     def connection_closed(self, reason: str) -> None:
         self._is_gone = True
+        if self._unmute is not None:
+            self._unmute.cancel()
         self._drop_backlog()
         self._requests.give(self._in_flight_bytes)
         for ledger in (self._requests, self._answers):
@@ -162,6 +166,23 @@ class RequestSession:
                 answering.close()
         if self._on_closed is not None:
             self._on_closed()
+
+    def mute(self, ms: int) -> None:
+        """Read nothing and start no request for ``ms`` milliseconds (KIP-219).
+
+        Requests in flight are answered. A mute that ends later stays.
+        """
+        until_s = self._loop.time() + ms / 1000
+        if self._is_gone or (self._unmute is not None and self._unmute.when() >= until_s):
+            return
+        if self._unmute is not None:
+            self._unmute.cancel()
+        self._unmute = self._loop.call_at(until_s, self._end_mute)
+        self._connection.pause_reading()
+
+    def _end_mute(self) -> None:
+        self._unmute = None
+        self._start_backlog()
 
     def use_memory(self, memory: MemoryBudget) -> None:
         """Count the requests of this connection in another budget, those in flight included."""
@@ -186,6 +207,7 @@ class RequestSession:
             and self._in_flight_bytes < self._limits.max_in_flight_bytes
             and not self._connection.is_write_paused
             and not self._is_finishing
+            and self._unmute is None
             and self._has_memory(self._requests)
         )
 

@@ -64,6 +64,7 @@ from kraftjbod.protocol.rpc_quorum_messages import (
     QuorumMessagesRequest,
     RemoveRaftVoterRequestRpc,
 )
+from kraftjbod.protocol.rpc_quota_messages import AlterClientQuotasRequestRpc
 from kraftjbod.protocol.rpc_scram_messages import AlterUserScramCredentialsRequestRpc
 
 #: Every request by its ``api``.
@@ -98,6 +99,7 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         CreateAclsRequestRpc,
         DeleteAclsRequestRpc,
         AlterUserScramCredentialsRequestRpc,
+        AlterClientQuotasRequestRpc,
     )
 }
 

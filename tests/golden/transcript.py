@@ -42,6 +42,7 @@ from kraftjbod.protocol import rpc_acl_messages as a
 from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_controller_messages as n
 from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol import rpc_quota_messages as u
 from kraftjbod.protocol import rpc_scram_messages as s
 
 CLUSTER_ID = "golden"
@@ -143,7 +144,8 @@ def _outcome(
     | c.ElectionOutcome
     | a.AclOutcome
     | a.DeletedAcls
-    | s.ScramOutcome,
+    | s.ScramOutcome
+    | u.QuotaOutcome,
 ) -> str:
     """Return the error code and the message, in which letters replace directory ids."""
     found = item.error_code.name
@@ -602,6 +604,20 @@ class World:
         chosen |= {text: None for text in texts if chosen[text] == "-"}
         return self._decide(a.DeleteAclsRequestRpc(filters=(a.AclFilterBody(**chosen),)))
 
+    def _do_quota(self, words: list[str], said: dict[str, str]) -> ControllerResult[Any]:
+        """Run ``quota user=alice client-id= producer_byte_rate=5 consumer_byte_rate=``: no name is
+        the default, and no value removes a quota."""
+        types = ("user", "client-id", "ip")
+        change = u.QuotaChange(
+            entity=tuple((kind, said[kind] or None) for kind in types if kind in said),
+            ops=tuple(
+                u.QuotaOp(key=key, value=float(value) if value else None)
+                for key, value in said.items()
+                if key not in types
+            ),
+        )
+        return self._decide(u.AlterClientQuotasRequestRpc(changes=(change,)))
+
     def _do_scram(self, words: list[str], said: dict[str, str]) -> ControllerResult[Any]:
         """Run ``scram alice 1 bob 2 iterations=4096``: users and mechanisms, ``-alice`` deletes."""
         names = [word for word in words if "=" not in word]
@@ -657,6 +673,9 @@ class World:
                 )
             case r.RemoveUserScramCredentialRecord():
                 return f"RemoveUserScramCredential {record.name} {record.mechanism.mechanism_name}"
+            case r.ClientQuotaRecord():
+                entity = " ".join(f"{kind} {name or '(default)'}" for kind, name in record.entity)
+                return f"ClientQuota {entity}: {record.key} {record.value}"
             case _:
                 return self._show_acl(record)
 
@@ -691,6 +710,7 @@ class World:
                 | r.RemoveAccessControlEntryRecord()
                 | r.UserScramCredentialRecord()
                 | r.RemoveUserScramCredentialRecord()
+                | r.ClientQuotaRecord()
             ):
                 return self._show_security(record)
             case r.UnregisterControllerRecord():
@@ -820,7 +840,11 @@ class World:
                 yield "reply: unregistered"
             case n.ControllerRegistrationResponse():
                 yield "reply: registered"
-            case a.CreateAclsResponseRpc() | s.AlterUserScramCredentialsResponseRpc():
+            case (
+                a.CreateAclsResponseRpc()
+                | s.AlterUserScramCredentialsResponseRpc()
+                | u.AlterClientQuotasResponseRpc()
+            ):
                 for created in response.results:
                     yield f"reply: {_outcome(created)}"
             case a.DeleteAclsResponseRpc():

@@ -7,12 +7,15 @@ logs it and closes the connection.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from kraftjbod.broker.apis.admin.acl_apis import AclApis
 from kraftjbod.broker.apis.admin.config_resource_apis import ConfigResourceApis
 from kraftjbod.broker.apis.admin.election_apis import ElectionApis
+from kraftjbod.broker.apis.admin.quota_apis import QuotaApis
 from kraftjbod.broker.apis.admin.scram_apis import ScramApis
+from kraftjbod.broker.apis.client_throttle import ClientThrottle
 from kraftjbod.broker.apis.config_apis import ConfigApis
 from kraftjbod.broker.apis.feature_apis import FeatureApis
 from kraftjbod.broker.apis.log_dir_admin_apis import LogDirAdminApis
@@ -32,6 +35,7 @@ from kraftjbod.broker.groups.group_apis import GroupApis
 from kraftjbod.broker.groups.transactional_offset_apis import TransactionalOffsetApis
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.security.client_quotas import ClientQuotas
 from kraftjbod.broker.security.request_guard import RequestGuard, unguarded
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.transactions.transaction_admin_apis import TransactionAdminApis
@@ -43,6 +47,7 @@ from kraftjbod.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddRaftVoterRequest,
+    AlterClientQuotasRequest,
     AlterConfigsRequest,
     AlterLogDirsRequest,
     AlterPartitionReassignmentsRequest,
@@ -58,6 +63,7 @@ from kraftjbod.protocol.messages import (
     DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeAclsRequest,
+    DescribeClientQuotasRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
@@ -123,6 +129,7 @@ class KafkaApis:
         sasl: SaslApis,
         acls: AclApis,
         scram: ScramApis,
+        quotas: QuotaApis,
         groups: GroupApis,
         committed_offsets: CommittedOffsetApis,
         group_admin: GroupAdminApis,
@@ -133,11 +140,14 @@ class KafkaApis:
         transaction_admin: TransactionAdminApis,
         transaction_log: TransactionLogApis,
         guard: RequestGuard | None = None,
+        client_quotas: ClientQuotas,
     ) -> None:
         """Create the table of handlers.
 
         :param guard: authorizes each request; None if each client may do everything.
         """
+        self._client_quotas = client_quotas
+        self._throttle = ClientThrottle(client_quotas)
         self._guard = guard
         self._produce_fetch = produce_fetch
         self._handlers: dict[type[Message], _ApiHandler] = {}
@@ -159,22 +169,22 @@ class KafkaApis:
         self._serve(DescribeLogDirsRequest, log_dirs.describe_log_dirs)
         self._serve(AlterReplicaLogDirsRequest, log_dirs.alter_replica_log_dirs)
         self._serve(AlterLogDirsRequest, log_dir_admin.alter_log_dirs)
-        self._serve(AlterPartitionReassignmentsRequest, reassignments.alter_partition_reassignments)
-        self._serve(ListPartitionReassignmentsRequest, reassignments.list_partition_reassignments)
         self._serve(UpdateFeaturesRequest, features.update_features)
         self._serve(FindCoordinatorRequest, coordinators.find_coordinator)
-        self._serve(WriteTxnMarkersRequest, transaction_log.write_txn_markers)
-        self._serve(DescribeProducersRequest, transaction_log.describe_producers)
         self._serve_groups(groups, committed_offsets, group_admin)
         self._serve(ConsumerGroupHeartbeatRequest, consumer_groups.heartbeat)
         self._serve(ConsumerGroupDescribeRequest, consumer_groups.describe)
         self._serve(TxnOffsetCommitRequest, transactional_offsets.txn_offset_commit)
-        self._serve_transactions(transactions, transaction_admin)
-        self._serve_security(acls, sasl, scram)
-        self._serve_elections(elections, quorum)
+        self._serve_transactions(transactions, transaction_admin, transaction_log)
+        self._serve_security(acls, sasl, scram, quotas)
+        self._serve_elections(elections, quorum, reassignments)
         assert not unguarded(self._handlers), unguarded(self._handlers)
 
-    def _serve_security(self, acls: AclApis, sasl: SaslApis, scram: ScramApis) -> None:
+    def _serve_security(
+        self, acls: AclApis, sasl: SaslApis, scram: ScramApis, quotas: QuotaApis
+    ) -> None:
+        self._serve(DescribeClientQuotasRequest, quotas.describe_client_quotas)
+        self._serve(AlterClientQuotasRequest, quotas.alter_client_quotas)
         self._serve(DescribeAclsRequest, acls.describe_acls)
         self._serve(CreateAclsRequest, acls.create_acls)
         self._serve(DeleteAclsRequest, acls.delete_acls)
@@ -183,7 +193,11 @@ class KafkaApis:
         self._serve(SaslHandshakeRequest, sasl.sasl_handshake)
         self._serve(SaslAuthenticateRequest, sasl.sasl_authenticate)
 
-    def _serve_elections(self, elections: ElectionApis, quorum: QuorumApis) -> None:
+    def _serve_elections(
+        self, elections: ElectionApis, quorum: QuorumApis, reassignments: ReassignmentApis
+    ) -> None:
+        self._serve(AlterPartitionReassignmentsRequest, reassignments.alter_partition_reassignments)
+        self._serve(ListPartitionReassignmentsRequest, reassignments.list_partition_reassignments)
         self._serve(ElectLeadersRequest, elections.elect_leaders)
         self._serve(UnregisterBrokerRequest, elections.unregister_broker)
         self._serve(DescribeQuorumRequest, quorum.describe_quorum)
@@ -206,8 +220,13 @@ class KafkaApis:
         self._serve(DeleteGroupsRequest, admin.delete_groups)
 
     def _serve_transactions(
-        self, transactions: TransactionApis, admin: TransactionAdminApis
+        self,
+        transactions: TransactionApis,
+        admin: TransactionAdminApis,
+        transaction_log: TransactionLogApis,
     ) -> None:
+        self._serve(WriteTxnMarkersRequest, transaction_log.write_txn_markers)
+        self._serve(DescribeProducersRequest, transaction_log.describe_producers)
         self._serve(InitProducerIdRequest, transactions.init_producer_id)
         self._serve(AddPartitionsToTxnRequest, transactions.add_partitions_to_txn)
         self._serve(AddOffsetsToTxnRequest, transactions.add_offsets_to_txn)
@@ -236,6 +255,11 @@ class KafkaApis:
             api_version=header.api_version,
             client_id=header.client_id,
         )
+        if self._client_quotas.are_set and isinstance(body, (ProduceRequest, FetchRequest)):
+            return self._throttle.answer(body, context, partial(self._answer, body, context))
+        return self._answer(body, context)
+
+    def _answer(self, body: Message, context: RequestContext) -> Awaitable[Message | None]:
         handler = self._handlers[type(body)]
         if self._guard is None:
             return handler(body, context)

@@ -270,7 +270,10 @@ async def _take_piece(reader: EntryReader, state: MetadataState, offset: int, pi
 
 def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
     """Return the delta from ``before`` to ``after``, as replay would have created it."""
-    delta = MetadataDelta(features=before.features != after.features)
+    delta = MetadataDelta(
+        features=before.features != after.features,
+        client_quotas=before.client_quotas != after.client_quotas,
+    )
     for broker_id in before.brokers.keys() | after.brokers.keys():
         if before.brokers.get(broker_id) != after.brokers.get(broker_id):
             delta.brokers.add(broker_id)

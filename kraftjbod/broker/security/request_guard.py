@@ -871,6 +871,29 @@ def _refuse_scram_changes(request: Any, _version: int) -> Message:
     )
 
 
+def _refuse_quota_changes(request: Any, _version: int) -> Message:
+    kinds = m.AlterClientQuotasResponse
+    return kinds(
+        entries=[
+            kinds.EntryData(
+                error_code=_C31,
+                error_message=_CLUSTER_FAILED,
+                entity=[
+                    kinds.EntityData(entity_type=one.entity_type, entity_name=one.entity_name)
+                    for one in entry.entity
+                ],
+            )
+            for entry in request.entries
+        ]
+    )
+
+
+def _refuse_quota_description(_request: Any, _version: int) -> Message:
+    return m.DescribeClientQuotasResponse(
+        error_code=_C31, error_message=_CLUSTER_FAILED, entries=None
+    )
+
+
 async def _describe_cluster(checked: Checked, request: Any, call: Call) -> Any:
     answer = await call(request)
     if request.include_cluster_authorized_operations and not answer.error_code:
@@ -954,6 +977,8 @@ _GUARDS: Final[Mapping[type[Message], Guard]] = {
     m.CreateAclsRequest: _on_cluster(_Op.ALTER, _refuse_acl_creations),
     m.DeleteAclsRequest: _on_cluster(_Op.ALTER, _refuse_acl_deletions),
     m.AlterUserScramCredentialsRequest: _on_cluster(_Op.ALTER, _refuse_scram_changes),
+    m.DescribeClientQuotasRequest: _on_cluster(_Op.DESCRIBE_CONFIGS, _refuse_quota_description),
+    m.AlterClientQuotasRequest: _on_cluster(_Op.ALTER_CONFIGS, _refuse_quota_changes),
     m.DescribeClusterRequest: _describe_cluster,
     m.FindCoordinatorRequest: _find_coordinator,
     m.JoinGroupRequest: _of_group(_Op.READ, _refuse_join),

@@ -81,16 +81,17 @@ class ExponentialBackoff:
 
 
 class TokenBucket:
-    """Shared rate limit in bytes per second. Its burst is the amount of one second.
+    """Shared rate limit in bytes per second. Its burst is the amount of ``burst_s`` seconds.
 
     Spending is never rejected. A bucket can be overdrawn, and :meth:`wait_ms` then returns how long
     its users have to pause until the balance is zero.
     """
 
-    def __init__(self, bytes_per_second: int, now_ms: int) -> None:
+    def __init__(self, bytes_per_second: int, now_ms: int, *, burst_s: int = 1) -> None:
         assert bytes_per_second > 0, bytes_per_second
         self._rate = bytes_per_second
-        self._balance = float(bytes_per_second)
+        self._burst_s = burst_s
+        self._balance = float(bytes_per_second * burst_s)
         self._as_of_ms = now_ms
 
     def __repr__(self) -> str:
@@ -105,7 +106,7 @@ class TokenBucket:
         assert bytes_per_second > 0, bytes_per_second
         self._refill(now_ms)
         self._rate = bytes_per_second
-        self._balance = min(self._balance, float(bytes_per_second))
+        self._balance = min(self._balance, float(bytes_per_second * self._burst_s))
 
     def spend(self, size_bytes: int, now_ms: int) -> None:
         self._refill(now_ms)
@@ -118,5 +119,5 @@ class TokenBucket:
 
     def _refill(self, now_ms: int) -> None:
         earned = (now_ms - self._as_of_ms) * self._rate / 1000
-        self._balance = min(self._balance + earned, float(self._rate))
+        self._balance = min(self._balance + earned, float(self._rate * self._burst_s))
         self._as_of_ms = now_ms

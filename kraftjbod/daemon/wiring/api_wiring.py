@@ -8,6 +8,7 @@ from typing import TypeVar
 from kraftjbod.broker.apis.admin.acl_apis import AclApis
 from kraftjbod.broker.apis.admin.config_resource_apis import ConfigResourceApis
 from kraftjbod.broker.apis.admin.election_apis import ElectionApis
+from kraftjbod.broker.apis.admin.quota_apis import QuotaApis
 from kraftjbod.broker.apis.admin.scram_apis import ScramApis
 from kraftjbod.broker.apis.config_apis import ConfigApis
 from kraftjbod.broker.apis.feature_apis import FeatureApis
@@ -137,21 +138,18 @@ class ApiWiring:
             sasl=SaslApis(),
             acls=self._build_acls(),
             scram=self._build_scram(),
+            quotas=self._build_quotas(),
             groups=self._groups.members,
             committed_offsets=self._groups.offsets,
             group_admin=self._groups.group_admin,
             consumer_groups=self._groups.consumer_groups,
             transactional_offsets=self._groups.transactional_offsets,
-            coordinators=CoordinatorApis(
-                cache=cluster.cache,
-                creator=self._internal.topic_creator,
-                of_groups=self._internal.consumer_offsets,
-                of_transactions=self._internal.transaction_state,
-            ),
+            coordinators=self._build_coordinators(),
             transactions=self._transactions.transactions,
             transaction_admin=self._transactions.transaction_admin,
             transaction_log=self._build_transaction_log(),
             guard=self._build_guard(),
+            client_quotas=self._cluster.client_quotas,
             log_dirs=LogDirApis(
                 broker_id=config.node_id,
                 logs=disks.logs,
@@ -273,6 +271,21 @@ class ApiWiring:
 
     def _build_scram(self) -> ScramApis:
         return ScramApis(
+            cache=self._cluster.cache,
+            channel=self._cluster.channel,
+            timeout_ms=self._config.request_timeout_ms,
+        )
+
+    def _build_coordinators(self) -> CoordinatorApis:
+        return CoordinatorApis(
+            cache=self._cluster.cache,
+            creator=self._internal.topic_creator,
+            of_groups=self._internal.consumer_offsets,
+            of_transactions=self._internal.transaction_state,
+        )
+
+    def _build_quotas(self) -> QuotaApis:
+        return QuotaApis(
             cache=self._cluster.cache,
             channel=self._cluster.channel,
             timeout_ms=self._config.request_timeout_ms,

@@ -16,6 +16,7 @@ from kraftjbod.broker.cluster.lifecycle.lifecycle_state import BrokerIdentity, L
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
+from kraftjbod.broker.security.client_quotas import ClientQuotas
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.descriptor_budget import DescriptorBudget
 from kraftjbod.core.ids import DirectoryId, TopicIdPartition, Uuid
@@ -66,6 +67,9 @@ class ClusterWiring:
             dialer=dialers.brokers,
         )
         self.authorizer = build_authorizer(config)
+        self.client_quotas = ClientQuotas(
+            lambda: self.cache.state.client_quotas, environment.clock.now_ms
+        )
         self.group_configs = GroupConfigs(cache=self.cache, config=config)
         self.topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=self.cache)
         self.dynamic_configs = DynamicConfigs(config=config, cache=self.cache)

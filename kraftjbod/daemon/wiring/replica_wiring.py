@@ -216,6 +216,7 @@ class ReplicaWiring:
             jobs=tasks.jobs,
             memory=cluster.memory,
             leaderships=self.leaderships,
+            client_quotas=cluster.client_quotas,
             authorizer=cluster.authorizer,
         )
         self.loader = MetadataLoader(

@@ -34,6 +34,7 @@ _brokers = st.lists(st.integers(-1, 2**31 - 1), max_size=4).map(tuple)
 _listeners = st.lists(
     st.builds(r.Listener, name=st.text(), host=st.text(), port=st.integers(1, 65535)), max_size=2
 ).map(tuple)
+_entities = st.lists(st.tuples(st.text(), st.none() | st.text()), max_size=2).map(tuple)
 #: Strategies for fields whose values their annotations do not determine.
 _BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "incarnation_id": _uuids.map(Uuid),
@@ -100,10 +101,15 @@ _ALL_RECORDS = (
     r.RemoveAccessControlEntryRecord,
     r.UserScramCredentialRecord,
     r.RemoveUserScramCredentialRecord,
+    r.ClientQuotaRecord,
 )
 
 
 def _records_of(kind: type[Any]) -> st.SearchStrategy[Any]:
+    if kind is r.ClientQuotaRecord:
+        return st.builds(
+            kind, entity=_entities, key=st.text(), value=st.none() | st.floats(allow_nan=False)
+        )
     fields: dict[str, st.SearchStrategy[Any]] = {}
     for field in dataclasses.fields(kind):
         plain = st.booleans() if field.name in _FLAGS else st.integers(-1, 2**40)

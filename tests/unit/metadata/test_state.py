@@ -39,6 +39,10 @@ def _world() -> World:
         "scram alice 1 bob 2",
         "scram alice 2",
         "scram -bob 2",
+        "quota user=alice client-id= producer_byte_rate=5 consumer_byte_rate=6",
+        "quota user=alice client-id= producer_byte_rate=",
+        "quota user=bob producer_byte_rate=5",
+        "quota user=bob producer_byte_rate=",
     ):
         list(world.run(line))
     return world

@@ -53,6 +53,7 @@ RANGES = {
     "int32": st.integers(-(2**31), 2**31 - 1),
     # kio converts some of these to dates.
     "int64": st.integers(-1, 2**40),
+    "float64": st.floats(allow_nan=False),
     "uuid": st.binary(min_size=16, max_size=16),
     "string": st.text(max_size=12) | st.text("x", min_size=126, max_size=140),
     "bytes": st.binary(max_size=40),

@@ -16,6 +16,7 @@ from kraftjbod.protocol import (
     rpc_controller_messages,
     rpc_messages,
     rpc_quorum_messages,
+    rpc_quota_messages,
     rpc_scram_messages,
 )
 from kraftjbod.protocol.kafka_codec import MESSAGE_NAMES
@@ -70,6 +71,7 @@ def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
         kind
         for kind in {
             **vars(rpc_acl_messages),
+            **vars(rpc_quota_messages),
             **vars(rpc_scram_messages),
             **vars(rpc_messages),
             **vars(rpc_config_messages),

@@ -1,0 +1,49 @@
+"""PURE. RPC messages that brokers forward to the controller to change quotas of clients.
+
+The rules of rpc_messages.py apply. The controller validates entities, keys and values.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
+from kraftjbod.protocol.rpc_messages import RpcBody, RpcRequest, RpcResponse
+
+
+class QuotaOp(RpcBody):
+    """A new value of one quota; None removes the quota."""
+
+    key: str
+    value: float | None = None
+
+
+class QuotaChange(RpcBody):
+    """Changes of one entity's quotas. A name of the entity is None for the default."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    ops: tuple[QuotaOp, ...] = Field(max_length=MAX_ITEMS_PER_REQUEST)
+
+
+class QuotaOutcome(RpcBody):
+    """Result for one entity."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class AlterClientQuotasResponseRpc(RpcResponse):
+    """One result per entity of the request, in the same order."""
+
+    results: tuple[QuotaOutcome, ...] = ()
+
+
+class AlterClientQuotasRequestRpc(RpcRequest):
+    """Change quotas of clients (Kafka's AlterClientQuotas, KIP-546)."""
+
+    api = "AlterClientQuotas"
+    Response = AlterClientQuotasResponseRpc
+
+    changes: tuple[QuotaChange, ...] = Field(max_length=MAX_ITEMS_PER_REQUEST)
+    validate_only: bool = False
