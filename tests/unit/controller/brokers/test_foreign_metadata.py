@@ -6,7 +6,7 @@ import pytest
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.controller.brokers.foreign_metadata import require_same_entry
-from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.errors import ErrorCode, ForeignMetadataError, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, Uuid
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.protocol.rpc_config_messages import (
@@ -102,6 +102,8 @@ def test_require_same_entry_refuses_only_known_different_epochs(
     require_same_entry(ask, here)
     forgotten = ask.model_copy(update={"metadata_log_id": None, "applied_metadata_epoch": 2})
     require_same_entry(forgotten, here)
+    with pytest.raises(ForeignMetadataError):
+        require_same_entry(ask.model_copy(update={"applied_metadata_epoch": 2}), 4)
 
 
 def test_broker_rejects_metadata_log_that_diverges_before_its_end() -> None:

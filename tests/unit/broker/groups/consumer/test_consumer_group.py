@@ -25,10 +25,15 @@ E = ErrorCode
 
 
 def test_consumer_group_revokes_a_partition_before_it_is_reassigned() -> None:
-    scene, _ = two()
-    scene.group.state.holders.clear()  # The assignments of the members count.
-    state = scene.group.state
-    assert state.current("a").assigned.keys().isdisjoint(state.current("b").assigned)
+    scene = ConsumerScene()
+    everything = scene.join("a").assignment
+    scene.wait(INTERVAL_MS)
+    epoch = scene.join("b").epoch
+    kept = scene.beat("a", 2).assignment
+    assert everything is not None and kept is not None and kept < everything
+    assert not scene.beat("b", epoch).assignment, "a has not confirmed the revocation"
+    scene.beat("a", 2, owned=kept)
+    assert scene.beat("b", epoch).assignment == everything - kept
 
 
 def test_member_that_does_not_revoke_in_time_is_removed() -> None:
