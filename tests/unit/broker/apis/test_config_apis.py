@@ -289,7 +289,9 @@ async def test_describe_configs_throttled_replicas_are_sorted_and_typed_as_list(
     assert entries["follower.replication.throttled.replicas"].value == ""
 
 
-async def test_describe_configs_types_and_documentation_follow_the_key(apis: ConfigApis) -> None:
+async def test_describe_configs_returns_type_and_documentation_of_each_key(
+    apis: ConfigApis,
+) -> None:
     _, entries = await described(apis, TOPIC, "t")
     assert (entries["retention.bytes"].value, entries["retention.bytes"].config_type) == ("-1", 5)
     assert entries["retention.bytes"].documentation is None, "the request did not ask for it"

@@ -117,7 +117,7 @@ async def test_follower_fetch_with_wrong_replica_or_epoch_returns_no_records(
         assert high_watermark(rig) == 0
 
 
-async def test_follower_fetch_that_opens_a_session_counts_after_the_next_fetch() -> None:
+async def test_fetch_that_opens_a_session_advances_high_watermark_only_at_the_next_fetch() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         await rig.ask(produce(batch(), acks=1), 9)
@@ -315,7 +315,9 @@ async def test_waiting_follower_fetch_stays_within_max_bytes_after_new_appends()
         assert sizes(later)[1] > 0
 
 
-async def test_follower_fetch_returns_a_batch_above_max_bytes_in_the_next_response() -> None:
+async def test_follower_fetch_returns_batch_above_remaining_max_bytes_in_the_next_response() -> (
+    None
+):
     async with brokers() as (rig,):
         await lead_two(rig)
         for index in (0, 1):

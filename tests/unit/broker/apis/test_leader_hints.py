@@ -31,7 +31,7 @@ def hints_of(rig: BrokerRig, listener: str = LISTENER, *, speaks: bool = True) -
     )
 
 
-async def test_leader_hints_name_each_new_leader_once_with_its_endpoint() -> None:
+async def test_leader_hints_return_leader_of_each_partition_and_its_endpoint_once() -> None:
     async with brokers(2) as (rig, other):
         led = [partition(i, replicas=(1, 2), leader=2, epoch=3) for i in (0, 1)]
         await rig.follow(topic(), *led)

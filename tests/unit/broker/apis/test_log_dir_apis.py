@@ -31,7 +31,7 @@ KIND = DescribeLogDirsRequest
 ALTER = AlterReplicaLogDirsRequest
 
 
-async def test_describe_log_dirs_reports_sizes_and_only_the_error_of_an_offline_directory() -> None:
+async def test_describe_log_dirs_reports_sizes_of_online_and_error_of_offline_directory() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         records = batch(3)

@@ -73,7 +73,9 @@ async def test_list_offsets_earliest_has_epoch_of_first_record_or_of_the_leader(
         assert (first.offset, first.leader_epoch) == (3, 5)
 
 
-async def test_list_offsets_remote_specs_find_nothing_and_need_a_newer_version() -> None:
+async def test_list_offsets_special_specs_need_newer_versions_and_tiered_specs_find_nothing() -> (
+    None
+):
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(2)), 9)

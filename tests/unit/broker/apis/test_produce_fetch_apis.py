@@ -244,7 +244,7 @@ async def test_produce_with_hanging_directory_fails_only_its_partitions() -> Non
 COLD = Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"}))
 
 
-async def test_fetch_of_uncached_records_reads_in_the_directory_thread() -> None:
+async def test_fetch_of_uncached_records_returns_them_from_disk() -> None:
     cold = FaultVfs(MemVfs())
     async with brokers(1, cold, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())

@@ -152,7 +152,9 @@ async def test_new_topics_use_broker_defaults_unless_the_request_names_values(
         assert made == {"by-asking": expected, "by-order": expected, "said": (7, 1)}
 
 
-async def test_delete_topics_works_by_name_in_old_versions_and_by_reference_in_new_ones() -> None:
+async def test_delete_topics_accepts_topic_names_in_version_3_and_topic_states_in_the_newest() -> (
+    None
+):
     async with brokers(answer=answer) as (rig,):
         old = await rig.ask(DELETE(topic_names=["a"], timeout_ms=5_000), 3)
         new = await rig.ask(DELETE(topics=[DELETE.DeleteTopicState(name="a")], timeout_ms=5_000))
@@ -265,7 +267,7 @@ async def test_delete_topics_with_deletion_disabled_keeps_topics(disabled_by: st
         assert asked == (disabled_by == "controller")
 
 
-async def test_create_partitions_is_forwarded() -> None:
+async def test_create_partitions_returns_the_controllers_result_per_topic() -> None:
     async with brokers(answer=answer) as (rig,):
         request = GROW(
             topics=[GROW.CreatePartitionsTopic(name="a", count=4, assignments=None)],

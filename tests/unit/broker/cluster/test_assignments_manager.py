@@ -105,7 +105,7 @@ async def test_assignments_reach_the_controller_and_are_counted_while_queued() -
         assert len(controller.seen) == 1
 
 
-async def test_many_assignments_are_sent_in_batches_one_at_a_time() -> None:
+async def test_many_assignments_are_sent_in_batches_of_limited_size() -> None:
     cluster = Cluster()
     async with assigning(cluster, max_batch=10) as (manager, controller):
         for index in range(35):

@@ -216,7 +216,7 @@ def test_late_success_of_an_older_assignment_is_not_reported_to_the_newer_one() 
     assert m.handle(GRANTED, 40) == [Accepted((key(0),))]
 
 
-def test_assignment_after_a_loss_is_sent_after_the_loss() -> None:
+def test_assignment_of_a_lost_replica_is_sent_after_the_report_of_its_loss() -> None:
     """Otherwise a failing move would withdraw the report that a copy lacks records."""
     m = machine()
     assign(m, 0, LOST_DIR)

@@ -131,7 +131,7 @@ async def test_call_skips_controller_that_refuses_this_host() -> None:
         assert response.producer_id_start == 1_000
 
 
-async def test_call_skips_controller_of_another_log_and_fails_if_all_are() -> None:
+async def test_call_skips_controller_of_another_log_and_fails_if_all_have_another() -> None:
     def refuse(_: RpcRequest) -> RpcResponse:
         raise ForeignMetadataError("another log")
 
@@ -171,7 +171,7 @@ async def test_forward_outlasts_refusals_by_one_controller_of_another_log() -> N
 
 
 @pytest.mark.parametrize("is_third_dead", [True, False], ids=["dead", "not active"])
-async def test_poll_reports_the_refusals_of_a_majority_at_its_deadline(
+async def test_metadata_poll_raises_foreign_metadata_at_its_deadline_if_a_majority_refuses(
     is_third_dead: bool,
 ) -> None:
     """Two voters lost their disks. One leads a new log, and the other answers like a follower."""

@@ -47,7 +47,7 @@ def rig() -> Rig:
     return Rig()
 
 
-def test_subscriber_receives_static_values_first(rig: Rig) -> None:
+def test_new_config_subscriber_receives_static_values_immediately(rig: Rig) -> None:
     assert (len(rig.received), rig.rate) == (1, 1000)
     assert rig.received[0].follower_replication_throttled_rate == MAX_LONG
 

@@ -41,7 +41,7 @@ def test_topic_config_change_is_visible_after_forget() -> None:
     assert made.get("t").retention_ms == 7
 
 
-def test_topic_config_with_unreadable_value_is_ignored_with_warning() -> None:
+def test_topic_config_unreadable_value_is_ignored_with_warning_and_others_apply() -> None:
     """The other values remain: with the default retention the topic could lose records."""
     made, _ = configs(segment_bytes="soon", retention_ms="-1")
     with capture_logs() as logged:
@@ -98,7 +98,7 @@ async def test_topic_defaults_follow_dynamic_broker_configs() -> None:
         assert str(in_force().cleanup_policy) == "compact,delete"
 
 
-async def test_describe_configs_topic_value_names_the_changed_broker_default() -> None:
+async def test_describe_configs_of_a_topic_lists_changed_broker_default_as_synonym() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), *broker_config("", message_max_bytes="2000"))
         resource = DescribeConfigsRequest.DescribeConfigsResource(

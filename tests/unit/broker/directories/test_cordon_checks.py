@@ -65,7 +65,7 @@ def test_checked_cordons_rejects_invalid_entries_with_kafkas_message(text: str, 
     assert (refused.value.code, refused.value.message) == (ErrorCode.INVALID_REQUEST, why)
 
 
-def test_checked_cordons_base_is_the_static_value_for_the_broker_itself() -> None:
+def test_checked_cordons_returns_static_value_as_base_only_for_the_broker_itself() -> None:
     assert _checked("d1", cordoned_log_dirs="../d2").base == "/srv/d2"
     assert _checked("d1", is_own=False, cordoned_log_dirs="../d2").base is None
 

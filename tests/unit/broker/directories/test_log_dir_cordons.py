@@ -66,7 +66,7 @@ async def test_static_cordons_apply_from_the_start_until_overridden() -> None:
         assert _cordoned(rig) == ["/d1"]
 
 
-async def test_controller_receives_cordon_changes_only() -> None:
+async def test_controller_is_notified_only_of_changed_cordons() -> None:
     async with brokers() as (rig,):
         found = _Reported()
         cordons = _cordons(rig, found)

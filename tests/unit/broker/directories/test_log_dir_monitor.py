@@ -79,7 +79,7 @@ async def test_filling_disk_is_logged_once_with_time_until_full() -> None:
     assert (over["event"], over["free_bytes"]) == ("log_dir_no_longer_filling_up", 20 * GIB)
 
 
-async def test_unchecked_or_offline_disk_is_not_logged() -> None:
+async def test_filling_disk_that_is_unchecked_or_offline_is_not_logged() -> None:
     rig = Rig()
     assert rig.checks(3) == []
     rig.set_free(GIB, 1)

@@ -122,7 +122,7 @@ async def test_scrub_truncates_a_damaged_follower_outside_the_isr_immediately() 
         assert LOST_DIR not in assigned(rigs[1])
 
 
-async def test_scrub_of_a_damaged_leader_with_in_sync_followers_steps_down() -> None:
+async def test_scrub_makes_damaged_leader_with_in_sync_followers_step_down() -> None:
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs)
         damage(rigs[0])
@@ -132,7 +132,7 @@ async def test_scrub_of_a_damaged_leader_with_in_sync_followers_steps_down() -> 
         assert {"log_damage_found_by_scrub", "damaged_leader_steps_down"} <= set(events(logged))
 
 
-async def test_scrub_of_a_damaged_sole_replica_is_logged_once() -> None:
+async def test_scrub_logs_damage_of_a_sole_replica_once_and_keeps_it() -> None:
     async with brokers(**SCRUBBED) as rigs:
         await written(rigs)
         damage(rigs[0])
@@ -147,7 +147,7 @@ async def test_scrub_of_a_damaged_sole_replica_is_logged_once() -> None:
         assert end(rigs[0]) == BATCHES
 
 
-async def test_scrub_of_a_damaged_leader_steps_down_once_a_follower_is_in_sync() -> None:
+async def test_scrub_makes_damaged_leader_step_down_once_a_follower_is_in_sync() -> None:
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs)
         for rig in rigs:

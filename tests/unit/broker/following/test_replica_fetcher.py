@@ -288,7 +288,7 @@ async def test_records_acknowledged_with_acks_all_survive_any_sequence_of_leader
 @pytest.mark.parametrize(
     ("kind", "path"), [("truncate", "*.log"), ("write_at", "*/recovery-point-offset-checkpoint*")]
 )
-async def test_log_being_truncated_becomes_leader_after_the_truncation(
+async def test_replica_being_truncated_becomes_leader_after_the_truncation(
     kind: str, path: str
 ) -> None:
     """The records to truncate do not count as part of the new leader's log."""
@@ -323,7 +323,7 @@ async def test_log_being_truncated_becomes_leader_after_the_truncation(
         assert only(await rigs[0].ask(produce(batch(1), acks=1), 9)).base_offset == 2
 
 
-async def test_log_being_appended_to_becomes_leader_after_the_append() -> None:
+async def test_replica_being_appended_to_becomes_leader_after_the_append() -> None:
     """The late append is below the start of the new leader epoch and is replicated."""
     sick = FaultVfs(MemVfs())
     async with brokers(3, sick, MemVfs()) as rigs:

@@ -104,7 +104,7 @@ async def test_saturated_followers_skip_directories_with_space() -> None:
         assert log_of(follower).log_start_offset == 0
 
 
-async def test_saturated_follower_asks_again_after_a_failed_request() -> None:
+async def test_saturated_follower_asks_for_leader_log_start_again_after_a_failed_request() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)

@@ -33,7 +33,7 @@ async def described(rig: Any, group_id: str = "g", version: int = 1) -> Any:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_consumer_group_heartbeat_of_two_members_shares_a_topic(version: int) -> None:
+async def test_consumer_group_heartbeats_divide_a_topic_between_two_members(version: int) -> None:
     async with consumer_coordinator(group_consumer_assignment_interval_ms="0") as rig:
         first = await rig.ask(consumer("a" if version else ""), version)
         a, assigned = first.member_id, given(first)

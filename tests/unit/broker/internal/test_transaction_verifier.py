@@ -164,7 +164,7 @@ async def test_verification_ends_with_an_error_on_lost_or_incomplete_responses()
     assert await unled is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_close_completes_all_questions_and_refuses_later_ones() -> None:
+async def test_verifier_close_ends_pending_and_later_verifications_with_network_exception() -> None:
     coordinator = Coordinator()
     asks = verifier(coordinator)
     asked = asks.verify(ONE, 1, 0, OLD)
@@ -177,7 +177,7 @@ async def test_close_completes_all_questions_and_refuses_later_ones() -> None:
     assert coordinator.connecting == 1 and len(coordinator.requests) == 1
 
 
-async def test_retry_after_close_completes_without_a_request() -> None:
+async def test_verification_retry_after_close_ends_without_a_request() -> None:
     coordinator = Coordinator()
     asks = verifier(coordinator, retry_backoff_ms=50)
     adding = asks.verify(ONE, 1, 0, NEW)
@@ -188,7 +188,7 @@ async def test_retry_after_close_completes_without_a_request() -> None:
     assert not coordinator.requests
 
 
-async def test_connection_that_opens_after_close_is_closed() -> None:
+async def test_verifier_connection_that_opens_after_close_is_closed() -> None:
     coordinator = Coordinator()
     coordinator.accepts.clear()
     asks = verifier(coordinator)

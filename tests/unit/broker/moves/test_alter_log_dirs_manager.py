@@ -310,7 +310,7 @@ async def test_cancelled_move_can_be_restarted_immediately() -> None:
         assert where(rig) is rig.dirs[1]
 
 
-async def test_move_cancelled_before_its_first_step_ends() -> None:
+async def test_move_cancelled_before_its_first_step_leaves_no_future_replica() -> None:
     async with one_broker() as rig:
         begin(rig)
         rig.parts.moves.cancel(TP)
@@ -486,7 +486,7 @@ async def test_failed_source_reverts_the_assignment_and_keeps_the_future_replica
 
 
 @pytest.mark.parametrize(("slowly", "copies_left"), [("copy_from", 1), ("make_dirs", 0)])
-async def test_source_failure_before_the_assignment_reports_nothing(
+async def test_move_whose_source_fails_before_the_assignment_assigns_no_directory(
     slowly: str, copies_left: int
 ) -> None:
     """A future replica created after the end of its move is unused; found by simulator seed

@@ -37,7 +37,7 @@ async def test_has_stalled_is_true_once_until_the_move_progresses() -> None:
     assert not move.has_stalled(900_000, 60_000)
 
 
-async def test_pause_ends_on_a_change_or_after_its_time() -> None:
+async def test_replica_move_pause_ends_on_a_change_or_after_its_time() -> None:
     move = a_move()
     await move.pause(1)
     pausing = asyncio.create_task(move.pause(3_600_000))

@@ -50,7 +50,7 @@ def machine(phase: MovePhase = MovePhase.COPYING) -> ReplicaMoveState:
     return m
 
 
-def test_move_assigns_copies_and_swaps_after_acceptance() -> None:
+def test_move_copies_then_requests_assignment_and_swaps_after_acceptance() -> None:
     m = machine()
     assert m.handle(LAGGING) == [CopyOn()]
     assert m.handle(CAUGHT_UP) == [AssignDirectory(directory_id=B, move_id=MOVE), CopyOn()]
@@ -116,7 +116,7 @@ _ENDS: dict[str, tuple[MovePhase, Event, list[Action]]] = {
 
 
 @pytest.mark.parametrize("row", _ENDS.values(), ids=_ENDS.keys())
-def test_early_end_reverts_an_assignment_that_may_have_reached_the_controller(
+def test_replica_move_early_end_reverts_assignment_that_may_have_reached_the_controller(
     row: tuple[MovePhase, Event, list[Action]],
 ) -> None:
     phase, event, expected = row
@@ -136,7 +136,7 @@ def test_failed_swap_is_retried() -> None:
         (Unwanted(), [DropFuture(), End(how=MoveEnd.UNWANTED)]),
     ],
 )
-def test_request_during_a_swap_applies_if_the_swap_fails(
+def test_replica_move_cancelled_or_unwanted_during_a_swap_ends_if_the_swap_fails(
     event: Event, expected: list[Action]
 ) -> None:
     m = machine(MovePhase.SWAPPING)
@@ -185,7 +185,7 @@ def test_acceptance_of_another_move_has_no_effect() -> None:
         assert m.handle(late) == [] and m.phase is phase
 
 
-def test_events_after_the_end_have_no_effect() -> None:
+def test_replica_move_events_after_its_end_have_no_effect() -> None:
     m = machine(MovePhase.ENDED)
     for event in (LAGGING, CAUGHT_UP, ACCEPTED, Cancelled(), SourceFailed(), TargetFailed()):
         assert m.handle(event) == [] and m.is_over
@@ -201,7 +201,7 @@ def test_events_after_the_end_have_no_effect() -> None:
         (MovePhase.SWAPPING, LAGGING),
     ],
 )
-def test_invalid_event_raises_invalid_transition_with_the_state(
+def test_replica_move_invalid_event_raises_invalid_transition_with_the_state(
     phase: MovePhase, event: Event
 ) -> None:
     m = machine(phase)
@@ -267,7 +267,7 @@ class World:
 
 
 @given(st.lists(_EVENTS, max_size=30), st.booleans())
-def test_random_events_keep_one_current_copy_and_a_matching_assignment(
+def test_replica_move_random_events_keep_one_current_copy_and_a_matching_assignment(
     events: list[Event], is_resumed: bool
 ) -> None:
     m = ReplicaMoveState(move_id=MOVE, source=A, target=B, is_accepted=is_resumed)

@@ -63,7 +63,7 @@ async def test_fail_of_a_partition_without_waiting_produces_has_no_effect() -> N
     assert len(waits) == 0
 
 
-async def test_deadlines_of_many_produces_share_a_timer() -> None:
+async def test_later_produces_with_earlier_deadlines_time_out_first() -> None:
     """A later produce with an earlier deadline does not wait for the timer of the first one."""
     waits = produces()
     patient = waits.wait(T0, 10, LONG_MS)
@@ -87,7 +87,7 @@ async def test_waiting_produce_times_out_after_another_completed() -> None:
     assert len(waits) == 0
 
 
-async def test_completed_waiting_produces_keep_no_deadlines() -> None:
+async def test_completed_waiting_produces_leave_few_deadlines() -> None:
     """A client may ask for a timeout of weeks, and its produces end after milliseconds."""
     waits = produces()
     for timeout_ms in range(LONG_MS, LONG_MS + 10_000, 10):

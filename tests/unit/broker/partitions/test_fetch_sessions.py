@@ -94,7 +94,7 @@ def test_fetch_session_epoch_must_increase_by_one() -> None:
     assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_fetch_session_ids_are_unpredictable() -> None:
+def test_fetch_session_ids_differ_by_more_than_1000() -> None:
     sessions = sessions_of()
     ids = [sessions.open(ONE)[0].session_id for _ in range(10)]
     assert all(abs(one - other) > 1000 for one, other in itertools.combinations(ids, 2))

@@ -54,7 +54,9 @@ async def test_replica_found_in_another_directory_is_reported_lost_after_an_uncl
         assert only(await rig.ask(produce(batch()), 9)).base_offset == 1
 
 
-async def test_doubtful_copy_does_not_lead_and_its_directory_is_closed_as_unclean() -> None:
+async def test_doubtful_copy_leads_and_its_directory_is_closed_as_clean_only_after_its_report() -> (
+    None
+):
     disks = (MemVfs(), MemVfs())
     both = {"replicas": (1, 2), "isr": (1, 2), "directories": [dir_of(1, 2), dir_of(2, 1)]}
     async with brokers(1, *disks) as (rig,):
@@ -84,7 +86,7 @@ async def test_doubtful_copy_does_not_lead_and_its_directory_is_closed_as_unclea
     assert disks[0].exists(MARKS[0])
 
 
-async def test_accepted_move_is_resumed_after_an_unclean_stop_of_its_source() -> None:
+async def test_replica_of_accepted_move_is_reported_lost_after_unclean_stop_of_its_source() -> None:
     disks = (MemVfs(), MemVfs())
     before, after = ([dir_of(1, n), dir_of(2, 1)] for n in (1, 2))
     both = {"replicas": (1, 2), "isr": (1, 2), "leader": 2}
@@ -163,7 +165,7 @@ async def test_copy_without_its_oldest_segment_leaves_in_sync_set_before_it_lead
             assert only(await rig.ask(fetch(1), 12)).error_code == ErrorCode.NONE
 
 
-async def test_copy_promoted_while_the_broker_stops_is_not_doubtful() -> None:
+async def test_directories_are_closed_as_clean_after_a_promotion_while_the_broker_stops() -> None:
     """No clean stop preceded this one, and no broker serves the copy any more."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):

@@ -45,7 +45,9 @@ def test_plain_mechanism_accepts_right_password(message: bytes, user: str) -> No
         (b"\xff", None),
     ],
 )
-def test_plain_mechanism_refuses(message: bytes, shown: str | None) -> None:
+def test_plain_mechanism_refuses_malformed_messages_and_wrong_credentials_with_reason(
+    message: bytes, shown: str | None
+) -> None:
     with pytest.raises(LoginFailedError) as caught:
         PlainMechanism(DIGESTS).respond(message)
     assert caught.value.shown == shown
@@ -68,6 +70,6 @@ def test_plain_mechanism_compares_one_digest_in_constant_time_for_any_user(
 
 
 @given(st.binary())
-def test_plain_mechanism_refuses_other_messages_without_another_error(message: bytes) -> None:
+def test_plain_mechanism_raises_login_failed_for_random_messages(message: bytes) -> None:
     with pytest.raises(LoginFailedError):
         PlainMechanism(DIGESTS).respond(message)

@@ -101,7 +101,7 @@ async def test_guard_calls_no_handler_if_each_item_is_refused() -> None:
     assert [topic.partitions[0].error_code for topic in answer.topics] == [T29]
 
 
-async def test_guard_names_the_client_for_forwarded_requests_until_the_answer() -> None:
+async def test_guard_sets_forwarded_client_until_the_handler_returns() -> None:
     seen: list[Any] = []
 
     async def handler(request: Any, context: RequestContext) -> Any:

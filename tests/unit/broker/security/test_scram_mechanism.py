@@ -121,7 +121,7 @@ def test_scram_user_name_is_unescaped() -> None:
         pytest.param("", id="empty"),
     ],
 )
-def test_scram_first_message_is_refused(first: str) -> None:
+def test_scram_malformed_or_unsupported_first_message_is_refused(first: str) -> None:
     with pytest.raises(LoginFailedError):
         Login(first=first).begin()
 
@@ -202,7 +202,7 @@ def test_proof_for_the_credential_of_an_unknown_user_is_refused() -> None:
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
-def test_random_messages_fail_without_another_error(first: bytes, last: bytes) -> None:
+def test_scram_random_messages_raise_login_failed(first: bytes, last: bytes) -> None:
     login = Login()
     with pytest.raises(LoginFailedError):
         login.server.respond(first)
@@ -213,7 +213,7 @@ def test_random_messages_fail_without_another_error(first: bytes, last: bytes) -
 
 
 @given(st.data())
-def test_changed_byte_of_the_last_message_is_refused(data: st.DataObject) -> None:
+def test_scram_last_message_with_a_changed_byte_is_refused(data: st.DataObject) -> None:
     login = Login()
     login.begin()
     last = bytearray(login.last())

@@ -129,7 +129,9 @@ async def test_unused_transactional_ids_expire(partitions: Partitions) -> None:
         assert rig.around.metrics.snapshot()["NumTransactionalIds"] == 0
 
 
-async def test_unreplicated_write_returns_an_error(partitions: Partitions) -> None:
+async def test_transaction_write_without_replication_returns_an_error(
+    partitions: Partitions,
+) -> None:
     async with marked_by(partitions, transaction_state_log_write_timeout_ms="40") as rig:
         producer = await init(rig)
         await lead(rig, 1, isr=(1, 2))

@@ -84,7 +84,7 @@ async def test_elect_leaders_with_unknown_election_type_returns_invalid_request(
         assert not rig.controller.seen
 
 
-async def test_unregister_broker_forwards_the_id_and_reports_unknown_brokers() -> None:
+async def test_unregister_broker_forwards_the_id_and_refuses_unknown_brokers() -> None:
     async with brokers(answer=answer) as (rig,):
         gone = await rig.ask(UnregisterBrokerRequest(broker_id=3))
         assert (gone.error_code, gone.error_message) == (0, None)

@@ -36,7 +36,7 @@ def test_broker_session_uses_the_timeout_of_the_controller() -> None:
     assert (session.is_over(6_999), session.is_over(7_000)) == (False, True)
 
 
-def test_broker_session_after_a_loss_needs_the_answer_to_a_later_request() -> None:
+def test_broker_session_after_a_failed_request_is_in_doubt_until_a_later_answer() -> None:
     session = BrokerSession(timeout_ms=9_000)
     session.sent(0)
     session.answered(-1)

@@ -24,7 +24,7 @@ def failure(
     )
 
 
-def test_reported_failure_has_no_deadline() -> None:
+def test_failure_deadline_is_armed_until_the_failure_is_reported() -> None:
     reports = FailureReports(timeout_ms=100)
     assert reports.began(failure(B), 0) == [ArmReportDeadline(B, 100)]
     assert reports.began(failure(A), 5) == [ArmReportDeadline(A, 105)]
@@ -32,7 +32,7 @@ def test_reported_failure_has_no_deadline() -> None:
     assert not reports.unreported and reports.deadline_passed(A, 105) == []
 
 
-def test_report_deadline_stops_a_leader_and_is_extended_for_others() -> None:
+def test_report_deadline_stops_broker_that_leads_there_and_is_extended_otherwise() -> None:
     reports = FailureReports(timeout_ms=100)
     reports.began(failure(A, leads=False), 0)
     reports.began(failure(B), 0)

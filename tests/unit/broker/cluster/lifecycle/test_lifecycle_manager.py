@@ -235,7 +235,7 @@ async def test_broker_registers_again_after_stale_broker_epoch() -> None:
         assert failed["code"] == "STALE_BROKER_EPOCH"
 
 
-async def test_session_regained_waits_for_an_answer_after_the_session_had_ended() -> None:
+async def test_session_regained_waits_for_a_response_and_returns_first_failure_time() -> None:
     cluster = Cluster()
     async with living(cluster, replace(QUICK, session_timeout_ms=50)) as (manager, _):
         await come_up(manager)

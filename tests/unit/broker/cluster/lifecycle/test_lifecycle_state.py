@@ -107,7 +107,7 @@ def test_session_lasts_from_the_send_time_of_the_answered_heartbeat() -> None:
     assert (state.is_session_over(14_999), state.is_session_over(15_000)) == (False, True)
 
 
-def test_may_be_deposed_until_a_later_answer_and_its_metadata_offset_are_replayed() -> None:
+def test_may_be_deposed_is_true_until_metadata_offset_of_a_later_answer_is_replayed() -> None:
     state = machine()
     state.handle(Started(), 0)
     assert not state.may_be_deposed(10**9), "the broker leads nothing yet"
@@ -142,7 +142,7 @@ def test_may_be_deposed_until_a_later_answer_and_its_metadata_offset_are_replaye
 @pytest.mark.parametrize(
     "code", [ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.FOREIGN_METADATA]
 )
-def test_failed_heartbeat_puts_the_broker_in_doubt_until_a_later_one_is_answered(
+def test_may_be_deposed_is_true_from_a_failed_heartbeat_until_a_later_one_is_answered(
     code: ErrorCode,
 ) -> None:
     state = machine()
@@ -488,7 +488,7 @@ def test_registration_contains_paths_cordons_and_features() -> None:
     )
 
 
-def test_registration_is_amended_when_the_level_gains_directories() -> None:
+def test_registration_is_amended_when_the_metadata_level_begins_to_support_directories() -> None:
     """The incarnation, the broker epoch and the state stay the same (KAFKA-16757, KAFKA-16952)."""
     m = from_before_directories()
     asked = registration(m.handle(metadata(17, knows_dirs=False, offset=60), 10))
@@ -541,7 +541,9 @@ def test_broker_that_shuts_down_sends_no_amendment() -> None:
     assert m.handle(alive(), 20) == [WakeAt(120)]
 
 
-def test_several_directories_at_an_old_level_shut_down_with_instructions() -> None:
+def test_broker_with_several_directories_at_old_metadata_level_shuts_down_with_instructions() -> (
+    None
+):
     m = machine(has_several_dirs=True)
     m.handle(Started(), 0)
     early = m.handle(metadata(14, knows_dirs=False, offset=49), 5)
@@ -556,7 +558,7 @@ def test_several_directories_at_an_old_level_shut_down_with_instructions() -> No
     )
 
 
-def test_level_replayed_before_the_registration_answer_counts() -> None:
+def test_old_level_replayed_before_registration_stops_broker_with_several_dirs() -> None:
     m = machine(has_several_dirs=True)
     m.handle(Started(), 0)
     assert m.handle(metadata(14, knows_dirs=False), 5) == []
@@ -1113,7 +1115,7 @@ TestAnyOrderOfEvents = LifecycleMachine.TestCase
 TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_registration_at_foreign_metadata_is_retried_without_timeout() -> None:
+def test_registration_refused_with_foreign_metadata_is_retried_without_timeout() -> None:
     m = machine()
     m.handle(Started(), 0)
     now_ms = 0
@@ -1127,7 +1129,7 @@ def test_registration_at_foreign_metadata_is_retried_without_timeout() -> None:
     assert m.broker_epoch == EPOCH
 
 
-def test_heartbeat_with_foreign_metadata_keeps_the_registration() -> None:
+def test_heartbeat_refused_with_foreign_metadata_keeps_the_broker_epoch() -> None:
     m = registered()
     m.handle(no(ErrorCode.FOREIGN_METADATA), 10)
     assert m.broker_epoch == EPOCH, "the right controller still knows the broker"

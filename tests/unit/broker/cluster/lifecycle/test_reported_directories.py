@@ -23,7 +23,9 @@ def registered() -> ReportedDirectories:
     return dirs
 
 
-def test_registration_lists_online_directories_and_heartbeat_lists_their_problems() -> None:
+def test_registration_lists_online_directories_and_heartbeat_lists_offline_and_impaired_ones() -> (
+    None
+):
     dirs = registered()
     assert (dirs.asked, dirs.reported_paths, dirs.reported_cordoned) == ((A, B), ("/a", ""), (B,))
     dirs.failed(A)

@@ -80,7 +80,9 @@ async def test_consumer_group_members_continue_at_the_next_coordinator() -> None
         assert await fetched(rig) == {("t", 0): 5}
 
 
-async def test_join_waiting_for_replicas_is_kept_when_the_leader_epoch_changes() -> None:
+async def test_join_waiting_for_replication_is_in_the_group_reloaded_in_a_new_leader_epoch() -> (
+    None
+):
     async with consumer_coordinator() as rig:
         await lead(rig, 1, isr=(1, 2))
         joining = asyncio.ensure_future(rig.ask(consumer("a"), 1))
@@ -123,7 +125,7 @@ async def test_write_with_unknown_outcome_reloads_the_group_from_the_log() -> No
         assert given(await rig.ask(consumer("a"), 1)) == [0, 1]
 
 
-async def test_write_rejected_by_the_log_leaves_no_group() -> None:
+async def test_consumer_group_whose_first_write_is_rejected_by_the_log_does_not_exist() -> None:
     async with consumer_coordinator(min_insync_replicas="2") as rig:
         refused = await rig.ask(consumer("a"), 1)
         assert refused.error_code == E.COORDINATOR_NOT_AVAILABLE

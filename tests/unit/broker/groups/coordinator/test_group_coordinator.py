@@ -80,7 +80,9 @@ async def test_commit_without_replication_fails() -> None:
         await answer(rig.dirs[0])
 
 
-async def test_hanging_disk_delays_loading_and_a_failed_disk_ends_it() -> None:
+async def test_group_partition_loading_waits_for_a_hanging_disk_and_disk_failure_unloads_it() -> (
+    None
+):
     async with coordinator() as rig:
         assert await committing(rig, 7) == 0
         rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
@@ -99,7 +101,7 @@ async def test_hanging_disk_delays_loading_and_a_failed_disk_ends_it() -> None:
         assert await fetched(rig) == E.NOT_COORDINATOR
 
 
-async def test_unreadable_group_partition_is_not_coordinated() -> None:
+async def test_unreadable_group_partition_is_logged_and_returns_not_coordinator() -> None:
     async with coordinator() as rig:
         strange = build_batch([Record(key=b"\0", value=b"no record of ours")])
         refused = only(await rig.ask(produce(strange, tp=OFFSETS, acks=1), 9))

@@ -97,7 +97,7 @@ def test_pending_offsets_do_not_expire_but_are_deleted_with_the_group() -> None:
     assert log.groups.state_of("g") is GroupState.DEAD
 
 
-def test_offset_commit_in_flight_counts_as_open() -> None:
+def test_pending_offset_is_open_until_its_commit_arrived_and_its_transaction_ended() -> None:
     pending = PendingOffsets()
     pending.arrives("g", [A])
     pending.arrives("g", [A])
