@@ -256,7 +256,7 @@ def test_vfs_let_go_needs_no_descriptor(tmp_path: Path) -> None:
     again.close()
 
 
-def test_sync_dir_works_without_a_free_descriptor(tmp_path: Path) -> None:
+def test_sync_dir_succeeds_without_a_free_descriptor(tmp_path: Path) -> None:
     """Earlier renames and removals must become durable without a free descriptor."""
     vfs = RealVfs()
     with no_free_descriptors():

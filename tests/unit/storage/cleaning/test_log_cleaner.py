@@ -107,7 +107,7 @@ async def test_log_cleaner_takes_the_dirtiest_log_first() -> None:
     assert order == [str(other.topic_partition), str(handle.topic_partition)]
 
 
-async def test_log_cleaner_takes_an_overdue_log_before_a_dirtier_one() -> None:
+async def test_log_cleaner_cleans_an_overdue_log_below_the_dirty_ratio() -> None:
     config, clock = (
         with_config(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000),
         ManualClock(NOW_MS),

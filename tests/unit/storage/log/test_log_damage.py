@@ -80,7 +80,7 @@ def test_log_damage_is_forgotten_with_its_removed_offsets() -> None:
     assert log.damage.damages == ()
 
 
-def test_log_damage_failed_index_lookup_is_surveyed_once_per_segment() -> None:
+def test_log_damage_failed_index_lookup_requests_a_survey_once_per_segment() -> None:
     log, looks = Log(), list[int]()
 
     def once_wrong() -> str:

@@ -149,7 +149,7 @@ async def test_read_rechecks_bytes_that_left_the_page_cache() -> None:
     assert handle.read_cached(1, SIZE, NO_LIMIT, True) is None
 
 
-async def test_read_checked_in_the_thread_withdraws_trust_from_readahead() -> None:
+async def test_read_checked_leaves_bytes_of_readahead_unchecked() -> None:
     handle, _, vfs, _ = await make()
     for _ in range(3):
         await append(handle)

@@ -14,7 +14,7 @@ from tests.faults.vfs_fault import Fault, FaultVfs
 
 
 @pytest.mark.parametrize("kind", ["sync", "sync_dir"])
-def test_carry_out_reports_each_error_as_a_failed_fsync(kind: str) -> None:
+def test_flush_plan_carry_out_reports_any_error_as_a_failed_flush(kind: str) -> None:
     vfs = FaultVfs(MemVfs())
     vfs.make_dirs("/t")
     plan = FlushPlan((vfs.open("/t/0.log", OpenMode.CREATE),), "/t", 5, 0)
@@ -25,7 +25,7 @@ def test_carry_out_reports_each_error_as_a_failed_fsync(kind: str) -> None:
     assert kind_of_failure(caught.value, OpKind.APPEND) is OpKind.FLUSH
 
 
-def test_carry_out_reports_progress_after_each_file() -> None:
+def test_flush_plan_carry_out_reports_progress_after_each_fsync() -> None:
     """The stall watch distinguishes a long flush from a hung one by its progress."""
     vfs = MemVfs()
     vfs.make_dirs("/t")

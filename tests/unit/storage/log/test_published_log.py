@@ -129,7 +129,7 @@ async def test_published_log_of_a_removed_replica_refuses_operations() -> None:
             ask(OpKind.READ, end_of)
 
 
-async def test_published_log_reports_damage_once() -> None:
+async def test_published_log_logs_damage_once() -> None:
     fixture = LogFixture()
     for _ in range(4):
         await fixture.append()
@@ -146,7 +146,7 @@ async def test_published_log_reports_damage_once() -> None:
     assert (line["offset"], line["next_offset"]) == (1, 2)
 
 
-async def test_published_log_reports_a_rebuilt_index() -> None:
+async def test_published_log_logs_a_rebuilt_index() -> None:
     fixture = LogFixture()
     for _ in range(4):
         await fixture.append()

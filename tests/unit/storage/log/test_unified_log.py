@@ -374,7 +374,7 @@ def test_flushed_with_a_plan_from_before_a_truncation_is_ignored() -> None:
     assert log.view().recovery_point == 0
 
 
-def test_flush_messages_flushes_each_append() -> None:
+def test_flush_messages_of_1_flushes_each_append() -> None:
     log = make(TopicConfig(flush_messages=1))
     append(log)
     assert log.view().recovery_point == 1

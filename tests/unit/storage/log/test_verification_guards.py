@@ -129,7 +129,9 @@ def test_append_of_the_second_batch_before_the_first_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("bumps", "is_fine"), [(True, False), (False, True)])
-def test_transaction_v2_begins_with_sequence_zero(bumps: bool, is_fine: bool) -> None:
+def test_transaction_v2_requires_sequence_zero_in_its_first_batch(
+    bumps: bool, is_fine: bool
+) -> None:
     leader = Leader()
     terms = ProducerTerms(leader.ask(header(5), bumps=bumps))
     if is_fine:

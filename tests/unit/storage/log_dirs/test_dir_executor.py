@@ -59,7 +59,7 @@ async def test_dir_executor_delivers_a_batch_of_results_in_one_wake_up(
     executor.shutdown()
 
 
-async def test_dir_executor_works_with_run_in_executor() -> None:
+async def test_dir_executor_returns_results_and_errors_of_run_in_executor() -> None:
     executor = make()
     loop = asyncio.get_running_loop()
     assert await loop.run_in_executor(executor, pow, 2, 5) == 32
@@ -160,7 +160,7 @@ async def test_dir_executor_take_back_and_start_exclude_each_other() -> None:
     assert executor.queued_bytes == 0
 
 
-async def test_dir_executor_hold_back_fails_operations_until_let_go() -> None:
+async def test_dir_executor_hold_back_fails_only_operations_that_may_be_taken_back() -> None:
     executor, ran = make(), []
 
     def fill_up() -> None:

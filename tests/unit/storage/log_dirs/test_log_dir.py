@@ -377,7 +377,7 @@ async def test_read_cached_error_takes_the_directory_offline() -> None:
         log_dir.read_cached(file, 0, 1)
 
 
-async def test_read_text_reads_in_the_thread_of_the_directory() -> None:
+async def test_read_text_returns_content_or_none_and_raises_storage_error() -> None:
     log_dir, _, vfs = make()
     assert "node.id=1" in (await log_dir.read_text(OpKind.LOAD, "/d1/meta.properties") or "")
     assert await log_dir.read_text(OpKind.LOAD, "/d1/nothing") is None

@@ -131,7 +131,7 @@ async def test_saturation_is_remembered_during_a_stall() -> None:
 
 
 @pytest.mark.parametrize(("free", "is_full"), [(2 * MIB - 1, True), (2 * MIB, False)])
-async def test_saturation_after_a_restart_lasts_until_the_directory_would_heal(
+async def test_secure_reserve_of_a_missing_reserve_raises_unless_the_directory_would_heal(
     free: int, is_full: bool
 ) -> None:
     saturated = Saturated()

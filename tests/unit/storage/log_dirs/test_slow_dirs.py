@@ -67,7 +67,7 @@ def samples(
         ((500.0,), True),
     ],
 )
-def test_slow_dirs_compares_the_last_directory_with_the_median(
+def test_slow_dirs_finds_a_directory_slow_relative_to_the_median(
     latencies: tuple[float, ...], is_slow: bool
 ) -> None:
     dirs = slow_dirs(may_demote=False)

@@ -37,7 +37,7 @@ def test_space_trend_finds_steady_growth_at_any_interval(step_s: int) -> None:
 
 
 @pytest.mark.parametrize("step_s", [1, 60])
-def test_space_trend_follows_a_change_over_the_window(step_s: int) -> None:
+def test_space_trend_reaches_63_percent_of_new_growth_after_one_window(step_s: int) -> None:
     trend = grown(10_000, GROWTH_WINDOW_MS // SECOND, step_s=step_s)
     assert trend.bytes_per_second == pytest.approx(6_321, rel=0.01)
 

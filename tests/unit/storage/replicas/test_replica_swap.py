@@ -225,7 +225,7 @@ async def test_read_that_started_before_a_promotion_completes_until_the_purge() 
         await read_log(old, 0, 100, NO_LIMIT, True)
 
 
-async def test_retention_is_deferred_while_a_promotion_runs() -> None:
+async def test_retention_deletes_nothing_while_it_is_paused() -> None:
     node = await start()
     old = await create(node)
     old.high_watermark = old.log_end_offset

@@ -98,7 +98,9 @@ async def test_rename_stray_on_a_full_disk_writes_its_mark_later() -> None:
     assert found.mark == stray.mark
 
 
-async def test_stray_mark_lost_in_a_crash_is_written_by_the_metadata_log_in_its_name() -> None:
+async def test_stray_mark_lost_in_a_crash_is_rewritten_with_the_metadata_log_id_in_its_name() -> (
+    None
+):
     vfs = FaultVfs(MemVfs())
     for _ in range(2):
         vfs.clear()

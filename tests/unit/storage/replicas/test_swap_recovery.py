@@ -377,7 +377,7 @@ async def test_swap_recovery_of_an_undone_swap_serves_the_source() -> None:
     assert not node.manager.duplicates
 
 
-async def test_moved_replica_loses_its_checkpoint_at_the_next_start() -> None:
+async def test_future_copy_checkpoint_of_a_moved_replica_is_removed_at_the_next_start() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)

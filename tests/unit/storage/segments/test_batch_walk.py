@@ -126,7 +126,7 @@ def test_walk_around_damage_without_an_index_loses_the_rest_after_a_broken_heade
     assert walk_damaged(data, end_offset=6) == [0, Damage(2, 6, SIZE)]
 
 
-def test_walk_around_damage_handles_the_last_and_the_only_batch() -> None:
+def test_walk_around_damage_reports_damage_in_the_last_and_in_the_only_batch() -> None:
     data = data_of(2)
     data[-1] ^= 1
     assert walk_damaged(data, end_offset=4) == [0, Damage(2, 4, SIZE)]

@@ -171,7 +171,7 @@ def test_write_indexes_without_space_keeps_the_old_files() -> None:
     assert not [entry.name for entry in mem.list_dir("/t") if entry.name.endswith(".tmp")]
 
 
-def test_largest_timestamp_ignores_an_empty_time_index() -> None:
+def test_largest_timestamp_with_an_empty_time_index_raises_segment_unread_error() -> None:
     """A crash leaves an empty file if the index was not flushed yet."""
     vfs = MemVfs()
     vfs.make_dirs("/t")
@@ -183,7 +183,7 @@ def test_largest_timestamp_ignores_an_empty_time_index() -> None:
         make(vfs, segment.size_bytes).largest_timestamp()
 
 
-def test_largest_timestamp_ignores_a_time_index_of_zeros() -> None:
+def test_largest_timestamp_with_a_time_index_of_zeros_raises_segment_unread_error() -> None:
     """A power cut leaves zeros in a file that was not synced; zero would mean 1970."""
     vfs = MemVfs()
     vfs.make_dirs("/t")

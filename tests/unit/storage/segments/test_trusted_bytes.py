@@ -53,7 +53,7 @@ def test_trusted_bytes_contain_written_and_verified_bytes_only(
             model = covered(trusted, size)  # Forgotten ranges have to be verified again.
 
 
-def test_trusted_bytes_keep_one_end_while_the_other_end_is_read() -> None:
+def test_trusted_bytes_keep_one_end_trusted_while_the_other_end_is_read() -> None:
     trusted = TrustedBytes(0)
     trusted.doubt(0, MIB, 1024 * MIB)
     assert trusted.end_from(0) == 0
