@@ -22,7 +22,7 @@ from kraftjbod.balance.fair_shares import Band, DirLoad, byte_band, rate_band, s
         ([], 0, []),
     ],
 )
-def test_shares_reach_one_level_within_their_bands(
+def test_fair_shares_reach_one_level_within_their_bands(
     bands: list[Band], amount: float, dealt: list[float]
 ) -> None:
     assert shares(bands, amount) == pytest.approx(dealt)
@@ -63,7 +63,9 @@ _bands = st.builds(
 
 
 @given(st.lists(_bands, min_size=1), st.integers(0, 5000))
-def test_shares_distribute_the_amount_as_far_as_bands_allow(bands: list[Band], amount: int) -> None:
+def test_fair_shares_distribute_the_amount_as_far_as_bands_allow(
+    bands: list[Band], amount: int
+) -> None:
     dealt = shares(bands, amount)
     assert all(b.low <= share <= b.high for b, share in zip(bands, dealt, strict=True))
     low = sum(band.low for band in bands)

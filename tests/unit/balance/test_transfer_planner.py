@@ -116,7 +116,7 @@ def test_rate_tasks_are_limited_by_bytes() -> None:
     assert 4.999 <= tasks[1].spare_bytes <= 5.001
 
 
-def test_after_sent_replicas_no_bytes_are_requested_again() -> None:
+def test_byte_tasks_after_replicas_were_sent_are_empty() -> None:
     loads = broker_loads([one_dir(1, 200, rate=1.0), one_dir(2, 0)])
     sent = Sent(size_bytes=97, write_rate=0.5, replicas=2)
     moved = after(loads, {1: sent}, {2: sent})

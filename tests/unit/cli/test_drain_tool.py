@@ -123,7 +123,7 @@ async def test_drain_cancel_prints_number_of_cancelled_moves() -> None:
         assert (broker.future, broker.broker_configs) == ({}, {})
 
 
-def test_move_and_misfit_lines_name_special_conditions() -> None:
+def test_move_line_shows_shared_rack_and_misfit_line_lack_of_open_directory() -> None:
     move = Move(
         replica=Replica(1, "t", 0),
         source="",

@@ -75,7 +75,7 @@ def test_format_writes_meta_properties_that_info_shows(config: str, tmp_path: Pa
     assert "error" in reported
 
 
-def test_format_names_ignored_keys(config: str) -> None:
+def test_format_prints_ignored_keys_with_reason(config: str) -> None:
     path = Path(config)
     path.write_text(path.read_text() + "log.retention.hurs=1\nnum.io.threads=8\n")
     lines = format_node(config).output.splitlines()

@@ -141,7 +141,7 @@ async def answered(broker: MiniBroker, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-async def test_list_names_invalid_pattern() -> None:
+async def test_transactions_list_with_invalid_pattern_fails_with_the_pattern() -> None:
     async with coordinator() as broker:
         broker.fail_next["ListTransactions"].append(ErrorCode.INVALID_REGULAR_EXPRESSION)
         listed = await asked(broker, "list", "--transactional-id-pattern", "o(")

@@ -373,7 +373,7 @@ async def test_metadata_above_64_mib_is_restored_and_fetched_by_brokers(vfs: Fau
     await again.controller.stop()
 
 
-async def test_pass_that_cannot_be_written_is_logged_and_retried(vfs: FaultVfs) -> None:
+async def test_controller_pass_that_cannot_be_written_is_logged(vfs: FaultVfs) -> None:
     node = Node(vfs, max_pending=1)
     await node.controller.start()
     epoch = await node.register("ab")

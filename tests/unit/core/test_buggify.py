@@ -22,7 +22,7 @@ def test_buggify_fires_without_points_is_false() -> None:
     assert not buggify.fires("storage.early_roll")
 
 
-def test_points_of_the_same_seed_fire_at_the_same_calls() -> None:
+def test_buggify_points_of_the_same_seed_fire_at_the_same_calls() -> None:
     seeds = [seed for seed in range(20) if fired_by(seed, ["a", "b"])]
     assert seeds
     assert [fired_by(seed, ["a", "b"]) for seed in seeds] == [
@@ -30,7 +30,7 @@ def test_points_of_the_same_seed_fire_at_the_same_calls() -> None:
     ]
 
 
-def test_points_in_use_differ_by_seed_and_some_seeds_use_none() -> None:
+def test_buggify_points_in_use_differ_by_seed_and_some_seeds_use_none() -> None:
     names = [f"point.{number}" for number in range(30)]
     in_use = [len(set(fired_by(seed, names))) for seed in range(40)]
     assert in_use.count(0) in range(4, 21)
@@ -86,6 +86,6 @@ def test_buggify_use_returns_previous_points_and_counts_each_firing() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_point_in_use_fires_with_one_probability_per_seed(name: str) -> None:
+def test_buggify_point_in_use_fires_with_one_probability_per_seed(name: str) -> None:
     shares = {round(fired_by(seed, [name]).count(name) / 300, 1) for seed in range(60)}
     assert {0.0, 0.2, 0.3} & shares == shares - {0.1}

@@ -30,12 +30,12 @@ def test_node_of_returns_the_id_in_the_place_of_the_pattern(
     assert principals.node_of(principal) == node_id
 
 
-def test_characters_of_a_pattern_are_literal() -> None:
+def test_node_principal_pattern_characters_are_literal() -> None:
     assert NodePrincipals.parse("User:b.*{id}").node_of("User:bxx1") is None
     assert NodePrincipals.parse("User:b.*{id}").node_of("User:b.*1") == 1
 
 
 @pytest.mark.parametrize("text", ["", " ; ", "User:broker", "User:{id}-{id}", "broker-{id}"])
-def test_pattern_without_one_id_or_type_is_refused(text: str) -> None:
+def test_node_principal_pattern_without_exactly_one_id_or_type_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write User:"):
         NodePrincipals.parse(text)

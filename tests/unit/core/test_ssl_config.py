@@ -54,7 +54,9 @@ def test_ssl_keys_of_one_listener_override_those_of_all_listeners() -> None:
         ("listeners", "PLAINTEXT://:1,OUTER://:2,X://:3", "no entry for X, and another listener"),
     ],
 )
-def test_unusable_values_are_refused(key: str, value: str, problem: str) -> None:
+def test_ssl_config_with_unusable_value_is_refused_with_reason(
+    key: str, value: str, problem: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         broker(**{key: value})
     assert problem in str(caught.value)

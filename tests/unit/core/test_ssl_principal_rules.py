@@ -26,13 +26,13 @@ KAFKA = (
         ("RULE:CN=(x)?a/[$1]/", "CN=a", "[]"),
     ],
 )
-def test_first_rule_that_matches_the_whole_name_is_used(
+def test_ssl_principal_uses_first_rule_that_matches_the_whole_name(
     rules: str, name: str, principal: str
 ) -> None:
     assert principal_name(parse_principal_rules(rules), name) == principal
 
 
-def test_name_without_rule_has_no_principal() -> None:
+def test_ssl_principal_of_a_name_that_matches_no_rule_raises_value_error() -> None:
     (rule,) = parse_principal_rules("RULE:CN=a/x/")
     assert rule.apply("CN=ab") is None
     with pytest.raises(ValueError, match="matches CN=ab"):
@@ -43,6 +43,6 @@ def test_name_without_rule_has_no_principal() -> None:
     "rules",
     ["default", "DEFAULT/L", "RULE:CN=(.*)", "RULE:CN=(.*)/$1", "RULE:a/b/X", "RULE:(/b/", "x"],
 )
-def test_malformed_rule_is_refused(rules: str) -> None:
+def test_ssl_principal_malformed_rule_is_refused(rules: str) -> None:
     with pytest.raises(ValueError, match="is no"):
         parse_principal_rules(rules)

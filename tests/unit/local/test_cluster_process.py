@@ -114,7 +114,9 @@ def test_directory_id_of_unformatted_directory_is_none(tmp_path: Path) -> None:
     assert directory_id(tmp_path) is None
 
 
-async def test_start_quotes_the_formatter_and_starts_nothing(tmp_path: Path) -> None:
+async def test_start_with_failed_format_raises_its_message_and_starts_no_daemon(
+    tmp_path: Path,
+) -> None:
     cluster = ClusterProcesses.create(tmp_path, brokers=1)
     cluster.brokers[1].files.metadata_dir.rmdir()
     cluster.brokers[1].files.metadata_dir.touch()

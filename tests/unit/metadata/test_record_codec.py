@@ -138,7 +138,7 @@ def test_encode_entry_in_slices_yields_the_bytes_of_encode_entry(
 
 
 @given(st.binary(max_size=200))
-def test_decode_entry_rejects_random_bytes_with_remote_protocol_error(payload: bytes) -> None:
+def test_decode_entry_of_random_bytes_raises_only_remote_protocol_error(payload: bytes) -> None:
     try:
         c.decode_entry(payload)
     except RemoteProtocolError:

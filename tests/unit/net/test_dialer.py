@@ -206,7 +206,7 @@ async def test_connect_to_a_plaintext_listener_fails(authority: Authority, tmp_p
         client.close()
 
 
-async def test_silent_listener_ends_the_attempt_at_its_timeout(
+async def test_tls_connect_to_a_silent_listener_fails_at_its_timeout(
     authority: Authority, tmp_path: Path
 ) -> None:
     """The socket of the attempt is closed, and no exception stays unretrieved."""

@@ -150,7 +150,7 @@ async def test_kafka_server_handles_other_requests_than_produce_one_at_a_time() 
         writer.close()
 
 
-async def test_kafka_server_sends_no_response_for_none() -> None:
+async def test_kafka_server_sends_no_response_if_the_handler_returns_none() -> None:
     async with serving() as server:
         client = await connected(server)
         assert await client.request(ProduceRequest(acks=0), timeout_ms=5000) is None

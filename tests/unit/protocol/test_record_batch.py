@@ -47,7 +47,9 @@ def with_field(batch: bytes, fmt: str, position: int, value: int) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=20), st.integers(0, 2**31 - 1))
-def test_read_header_of_foreign_batch(values: list[bytes], sequence: int) -> None:
+def test_read_header_reads_the_fields_of_a_batch_of_another_library(
+    values: list[bytes], sequence: int
+) -> None:
     batch = foreign_batch(values, producer_id=7, sequence=sequence)
     header = read_header(batch)
     assert header.size_bytes == len(batch)

@@ -192,7 +192,7 @@ GOOD = payload(encode_request(7, REGISTRATION))
 
 
 @given(st.binary(max_size=60), st.integers(0, len(GOOD)))
-def test_decode_of_noise_raises_remote_protocol_error(noise: bytes, place: int) -> None:
+def test_decode_of_noise_raises_only_remote_protocol_error(noise: bytes, place: int) -> None:
     for frame in (noise, GOOD[:place] + noise, GOOD[:place] + noise + GOOD[place + 1 :]):
         for decode in (decode_request, decode_response):
             try:

@@ -68,7 +68,9 @@ async def test_raft_driver_restart_replays_all_entries_in_a_new_term(
     await again.stop()
 
 
-async def test_raft_driver_reports_a_repair_at_start(vfs: FaultVfs, node: Node) -> None:
+async def test_raft_driver_start_logs_the_removal_of_an_unfinished_write(
+    vfs: FaultVfs, node: Node
+) -> None:
     await node.propose(b"a")
     await node.stop()
     file = vfs.open(f"{DIRECTORY}/{0:020d}.log", OpenMode.READ_WRITE)

@@ -214,7 +214,7 @@ def test_mount_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "live") == []
 
 
-def test_left_over_mount_elsewhere_is_found_by_name(tmp_path: Path) -> None:
+def test_reap_removes_left_over_mount_that_it_finds_by_name(tmp_path: Path) -> None:
     """Owner and server are both killed, so that only the reaper is left."""
     script = """
         import os, pathlib, signal, sys
@@ -234,7 +234,7 @@ def test_left_over_mount_elsewhere_is_found_by_name(tmp_path: Path) -> None:
     wait_until(lambda: not is_mounted(tmp_path / "a live one"))
 
 
-def test_mount_on_missing_directory_reports_the_reason(tmp_path: Path) -> None:
+def test_mount_on_missing_directory_raises_error_with_reason(tmp_path: Path) -> None:
     with pytest.raises(DiskKitError, match="No such file"):
         FaultFs.mount(tmp_path / "nothing", backing=tmp_path, home=tmp_path)
 

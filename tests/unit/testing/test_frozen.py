@@ -58,6 +58,6 @@ def test_freeze_at_intervals_slows_writes() -> None:
         assert write_in_thread(Path(disk.path) / "new").wait(10)
 
 
-def test_freeze_of_unsupported_file_system_is_reported() -> None:
+def test_freeze_of_unsupported_file_system_raises_disk_kit_error() -> None:
     with mounts.mounted("tmpfs") as disk, pytest.raises(DiskKitError, match="cannot freeze"):
         Freeze(disk, at_most_s=1)

@@ -100,7 +100,7 @@ class TestOnTheMount:
             os.posix_fallocate(file.fileno(), 0, 10_000)
         assert Path(f"{root}/file").read_bytes() == bytes(10_000)
 
-    def test_unsupported_operation_is_refused(self, root: str) -> None:
+    def test_symlink_on_the_fuse_mount_is_refused(self, root: str) -> None:
         with pytest.raises(OSError) as reported:
             os.symlink("there", f"{root}/link")
         assert reported.value.errno in (errno.ENOSYS, errno.EPERM)

@@ -128,7 +128,9 @@ def test_log_disk_refuses_second_fault(disk: LogDisk) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain"])
-def test_log_disk_names_unsupported_and_unknown_faults(disk: LogDisk) -> None:
+def test_log_disk_fail_with_unsupported_or_unknown_fault_raises_error_with_choices(
+    disk: LogDisk,
+) -> None:
     with pytest.raises(
         DiskKitError, match=r"a plain disk cannot readonly; others can: ext4 .*fuse"
     ):
@@ -138,5 +140,5 @@ def test_log_disk_names_unsupported_and_unknown_faults(disk: LogDisk) -> None:
     assert disk.fault is None
 
 
-def test_best_kind_is_available() -> None:
+def test_best_kind_of_log_disk_is_available_on_this_machine() -> None:
     assert why_not(best_kind()) is None

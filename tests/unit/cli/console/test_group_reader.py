@@ -35,6 +35,6 @@ def _read(broker: MiniBroker, start: str, count: int) -> list[ReceivedRecord]:
         reader.close()
 
 
-def test_group_reader_names_unknown_setting() -> None:
+def test_group_reader_with_unknown_setting_raises_config_error_that_names_it() -> None:
     with pytest.raises(ConfigError, match=r'"nobody\.knows"'):
         GroupReader({"group.id": "g", "nobody.knows": "1"})

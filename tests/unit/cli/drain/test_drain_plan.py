@@ -139,7 +139,7 @@ def _clusters(draw: st.DrawFn) -> tuple[list[Leaving], list[OpenPlace], dict[int
 
 
 @given(cluster=_clusters(), scope=st.sampled_from(Scope))
-def test_plan_drain_never_overfills_duplicates_or_omits(
+def test_plan_drain_never_overfills_a_directory_or_omits_or_duplicates_a_replica(
     cluster: tuple[list[Leaving], list[OpenPlace], dict[int, str | None]], scope: Scope
 ) -> None:
     everything, places, racks = cluster

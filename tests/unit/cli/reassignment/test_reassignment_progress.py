@@ -124,7 +124,7 @@ async def test_follow_raises_stalled_error_without_progress() -> None:
         await follow(poll, sample_ms=1, stalled_after_ms=20)
 
 
-async def test_follow_reports_stalled_copy_whose_source_grows() -> None:
+async def test_follow_raises_stalled_error_if_only_the_source_grows() -> None:
     grown = iter(range(1000))
 
     async def poll() -> list[Copying]:
@@ -134,7 +134,7 @@ async def test_follow_reports_stalled_copy_whose_source_grows() -> None:
         await follow(poll, sample_ms=1, stalled_after_ms=20)
 
 
-def test_bars_write_to_standard_error_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bars_write_nothing_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     """``bars`` is called directly, as on a terminal; standard error is captured here."""
     with bars() as show:
         show([(copying(0), "nothing yet")])

@@ -41,7 +41,9 @@ def test_make_client_refuses_unsupported_and_invalid_settings(tmp_path: Path, te
         command.make_client("h:1", str(config))
 
 
-def test_make_client_names_missing_command_config(tmp_path: Path) -> None:
+def test_make_client_with_missing_command_config_raises_config_error_with_its_path(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         command.make_client("h:1", str(tmp_path / "nowhere"))
 

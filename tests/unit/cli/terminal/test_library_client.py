@@ -26,7 +26,7 @@ def test_library_settings_translates_java_names() -> None:
     }
 
 
-def test_make_producer_and_consumer_name_unknown_setting() -> None:
+def test_make_producer_accepts_any_acks_and_make_consumer_rejects_unknown_setting() -> None:
     for acks in ("all", "1", "0"):
         make_producer({"bootstrap.servers": "127.0.0.1:1", "acks": acks})
     with pytest.raises(ConfigError, match=r'"nobody\.knows"'):

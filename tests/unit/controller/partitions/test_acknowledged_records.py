@@ -515,5 +515,5 @@ def test_isr_response_before_raised_min_insync_replicas_commits_nothing() -> Non
     assert follower.leads
 
 
-def test_search_acknowledges_enough_records() -> None:
+def test_search_with_elr_acknowledges_more_than_100_records() -> None:
     assert sum(live(seed, elr=True) for seed in range(20)) > 100

@@ -106,7 +106,9 @@ async def rig() -> AsyncIterator[Rig]:
     await rig.end()
 
 
-async def test_registration_replaces_earlier_incarnation_and_stops(rig: Rig) -> None:
+async def test_controller_registration_replaces_earlier_incarnation_with_one_request(
+    rig: Rig,
+) -> None:
     rig.run("controller 100 incarnation=before")
     assert (await rig.idle(), rig.registered) == (1, incarnation("mine"))
 

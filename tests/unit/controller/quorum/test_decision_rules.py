@@ -19,5 +19,7 @@ CANCEL = c.ReassignedPartition(topic="t", partition=0, replicas=None)
         (m.DeleteTopicsRequestRpc(topics=()), False),
     ],
 )
-def test_grows_depends_on_the_kind_of_request(request_: m.RpcRequest, expected: bool) -> None:
+def test_grows_is_true_for_feature_updates_but_not_for_cancellations_or_deletions(
+    request_: m.RpcRequest, expected: bool
+) -> None:
     assert grows(request_) is expected

@@ -73,7 +73,7 @@ def test_voter_change_is_refused_with_error_code(
     assert refused.value.code is code
 
 
-def test_voter_changes_yield_expected_voter_sets() -> None:
+def test_after_naming_adding_and_removing_return_the_changed_voter_set() -> None:
     with pytest.raises(OperatingError, match=r"controllers \[2\] have not reported"):
         after_naming(STATIC, {BrokerId(1): DIRS[BrokerId(1)]})
     assert after_naming(STATIC, DIRS) == NAMED

@@ -33,7 +33,9 @@ def read_until(fd: int, end: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_write_never_blocks_and_counts_dropped_lines(pipe: tuple[int, int], blocks: bool) -> None:
+def test_line_writer_never_blocks_and_counts_dropped_lines(
+    pipe: tuple[int, int], blocks: bool
+) -> None:
     reader, fd = pipe
     os.set_blocking(fd, blocks)
     writer = LineWriter(fd, dropped_line, max_waiting_bytes=MORE_THAN_A_PIPE_TAKES)
@@ -58,7 +60,7 @@ def test_write_never_blocks_and_counts_dropped_lines(pipe: tuple[int, int], bloc
     assert dropped > 0
 
 
-def test_close_writes_queued_lines(pipe: tuple[int, int]) -> None:
+def test_line_writer_close_writes_queued_lines(pipe: tuple[int, int]) -> None:
     reader, fd = pipe
     writer = LineWriter(fd, dropped_line)
     for number in range(100):
@@ -67,7 +69,7 @@ def test_close_writes_queued_lines(pipe: tuple[int, int]) -> None:
     assert read_until(reader, b"99\n").decode().split() == [str(number) for number in range(100)]
 
 
-def test_write_to_closed_pipe_raises_nothing() -> None:
+def test_line_writer_write_to_closed_pipe_raises_nothing() -> None:
     reader, fd = os.pipe()
     os.close(reader)
     writer = LineWriter(fd, dropped_line)

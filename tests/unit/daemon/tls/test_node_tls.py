@@ -72,7 +72,7 @@ async def test_only_listeners_with_tls_have_settings_and_dialers(keystore: Path)
     tls.close()
 
 
-async def test_error_names_the_listener(keystore: Path) -> None:
+async def test_node_tls_error_names_the_listener(keystore: Path) -> None:
     tls = NodeTls(broker(keystore, listener_name_outer_ssl_keystore_location="/x"), Environment())
     with pytest.raises(ConfigError, match=r"OUTER: ssl\.keystore\.location=/x cannot"):
         await tls.open_listeners()

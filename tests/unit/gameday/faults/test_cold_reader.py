@@ -25,7 +25,7 @@ def test_evict_topic_of_missing_directory_raises_cannot_play(tmp_path: Path) -> 
         evict_topic([tmp_path / "elsewhere"], "t")
 
 
-async def test_undo_after_failed_write_deletes_the_backlog() -> None:
+async def test_cold_reader_undo_deletes_its_backlog_topic_once() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         reader = ColdReader(broker.address, lambda _: None, backlog_bytes=1)
         await reader.undo(client)

@@ -62,6 +62,6 @@ def test_require_broker_process_checks_port_and_open_files(tmp_path: Path) -> No
         require_broker_process(1, port, [tmp_path])
 
 
-def test_ignores_modes_is_read_from_the_process() -> None:
+def test_ignores_modes_is_true_for_root_only() -> None:
     bites = not ignores_modes(os.getpid())
     assert bites == (os.geteuid() != 0)

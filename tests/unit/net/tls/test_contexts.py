@@ -64,7 +64,7 @@ def test_context_serves_versions_that_have_a_suite(
         ),
     ],
 )
-def test_unusable_settings_are_refused(
+def test_load_contexts_with_unusable_settings_raises_config_error_with_reason(
     tmp_path: Path, values: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:

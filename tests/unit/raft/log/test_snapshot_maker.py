@@ -51,7 +51,7 @@ async def test_snapshot_maker_snapshot_is_wanted_after_enough_bytes_and_restores
     await again.stop()
 
 
-async def test_snapshot_maker_waits_for_the_entries_in_the_snapshot(
+async def test_snapshot_maker_writes_no_snapshot_of_entries_that_could_not_be_written(
     vfs: FaultVfs, node: Node
 ) -> None:
     vfs.inject(Fault(kinds=frozenset({"sync"}), path="*.log"))
@@ -169,7 +169,7 @@ async def test_snapshot_maker_writes_and_reads_a_large_snapshot_in_pieces(vfs: F
     await again.stop()
 
 
-async def test_snapshot_maker_reports_a_snapshot_that_cannot_be_written(
+async def test_snapshot_maker_write_error_is_logged_and_takes_the_directory_offline(
     vfs: FaultVfs, node: Node
 ) -> None:
     vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.part"))

@@ -135,7 +135,7 @@ def _in_world(name: str) -> Patch:
     ],
     ids=lambda mutant: getattr(mutant, "__name__", None),
 )
-def test_quorum_simulation_detects_an_omitted_rule(
+def test_quorum_simulation_detects_a_raft_core_without_one_of_its_rules(
     mutant: type[RaftCore] | Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core_type = RaftCore
