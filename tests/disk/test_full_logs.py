@@ -171,7 +171,7 @@ async def test_logs_on_a_disk_that_fills_up_repeatedly_keep_acknowledged_records
     await node.stop()
 
 
-async def test_logs_on_a_full_disk_survive_a_restart(disk: Disk) -> None:
+async def test_logs_on_a_full_disk_keep_acknowledged_records_over_a_restart(disk: Disk) -> None:
     node = await made(disk)
     await node.write_until_full()
     # Use the space of the reserve and all other space.

@@ -13,7 +13,7 @@ from tests.each_case import each_case
 
 
 @each_case("seed", range(20))
-def test_allows_accepts_content_after_crash_except_garbage_at_the_end(seed: int) -> None:
+def test_mem_file_allows_content_after_crash_except_garbage_at_the_end(seed: int) -> None:
     rng = random.Random(seed)
     file = MemFile()
     for _ in range(rng.randint(1, 6)):

@@ -33,7 +33,7 @@ def test_world_jumps_from_timer_to_timer_in_order() -> None:
         asyncio.get_running_loop()
 
 
-def test_points_of_a_world_fire_only_while_it_runs() -> None:
+def test_buggify_points_of_a_world_are_on_only_while_it_runs() -> None:
     fires: list[bool] = []
     for world in (World(seed=1), World(seed=2)):
         loop = virtual_loop(world, "a")

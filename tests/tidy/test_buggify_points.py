@@ -27,19 +27,19 @@ def points() -> list[tuple[str, str]]:
     return found
 
 
-def test_names_of_points_are_unique_and_begin_with_their_package() -> None:
+def test_buggify_point_names_are_unique_and_begin_with_their_package() -> None:
     names = [name for name, _ in points()]
     assert sorted(names) == sorted(set(names))
     assert [name for name, path in points() if name.split(".")[0] != path.split("/")[0]] == []
 
 
-def test_points_are_in_disk_and_loop_files() -> None:
+def test_buggify_points_are_in_disk_and_loop_files() -> None:
     sources = read_sources()
     layers = {path: sources[path].layer for _, path in points()}
     assert {path for path, layer in layers.items() if layer not in ("DISK", "LOOP")} == set()
 
 
-def test_calls_of_fires_are_guarded_by_is_on() -> None:
+def test_buggify_calls_of_fires_are_guarded_by_is_on() -> None:
     """Outside of a simulation a point costs a comparison and no call."""
     for path, source in read_sources().items():
         asked = len(re.findall(r"buggify\.(?:fires|time_out)\(", source.text))

@@ -38,7 +38,7 @@ def test_events_have_descriptions() -> None:
     )
 
 
-def test_states_are_reached_by_transitions() -> None:
+def test_states_in_the_manual_are_reached_by_transitions() -> None:
     for machine in MACHINES:
         reached = {after for after in machine.transitions.values()} | {machine.first}
         assert reached == set(machine.states), machine.title

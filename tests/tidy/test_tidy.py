@@ -132,7 +132,7 @@ def test_files_import_no_module_that_their_layer_forbids(source: SourceFile) -> 
 
 
 @each_source
-def test_pure_and_disk_files_do_not_reach_loop_files(source: SourceFile) -> None:
+def test_pure_and_disk_files_do_not_import_loop_files(source: SourceFile) -> None:
     if LAYER[source.path] in ("PURE", "DISK"):
         reached = {path: LAYER[path] for path in source.imported_files}
         allowed = {"PURE"} if LAYER[source.path] == "PURE" else {"PURE", "DISK"}

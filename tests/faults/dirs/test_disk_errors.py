@@ -256,7 +256,7 @@ async def test_storage_error_has_the_class_directory_replica_and_operation_of_it
     assert offline["directory_id"] == str(directory_id(1))
 
 
-async def test_append_queued_behind_a_failure_names_the_directory_only() -> None:
+async def test_error_of_an_append_queued_behind_a_failure_states_its_directory_only() -> None:
     fixture = await make_fixture()
     fixture.vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.log"))
     data = batch()
@@ -271,7 +271,7 @@ async def test_append_queued_behind_a_failure_names_the_directory_only() -> None
     assert (caught.value.operation, caught.value.replica) == (None, None)
 
 
-async def test_purge_error_names_the_operation() -> None:
+async def test_failed_purge_is_logged_with_operation_delete() -> None:
     fixture = await make_fixture()
     fixture.vfs.inject(Fault(kinds=frozenset({"remove_tree"})))
     await fixture.manager.delete(TP)

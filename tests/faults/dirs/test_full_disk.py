@@ -60,18 +60,18 @@ EVERY_SECOND = range(1, SHARES + 1, 2)
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", range(1, SHARES + 1))
-async def test_workload_without_space_for_any_operation_has_the_same_outcome(first: int) -> None:
+async def test_workload_without_space_for_any_operation_ends_as_with_space(first: int) -> None:
     await sweep(lambda n, world: SpaceShortage(nth=n, mem=world.mems[0]), first=first)
 
 
-async def test_workload_without_quota_for_any_operation_has_the_same_outcome() -> None:
+async def test_workload_without_quota_for_any_operation_ends_as_with_space() -> None:
     await sweep(lambda n, world: SpaceShortage(nth=n, errno=EDQUOT, mem=world.mems[0]), step=15)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", EVERY_SECOND)
 @pytest.mark.parametrize("length", [2, 5])
-async def test_workload_without_space_for_some_operations_has_the_same_outcome(
+async def test_workload_without_space_for_some_operations_ends_as_with_space(
     length: int, first: int
 ) -> None:
     await sweep(
@@ -81,7 +81,7 @@ async def test_workload_without_space_for_some_operations_has_the_same_outcome(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", EVERY_SECOND)
-async def test_workload_without_space_until_it_is_freed_has_the_same_outcome(first: int) -> None:
+async def test_workload_without_space_until_it_is_freed_ends_as_with_space(first: int) -> None:
     await sweep(
         lambda n, world: SpaceShortage(nth=n, length=_TOO_MANY, mem=world.mems[0]), first=first
     )
@@ -89,7 +89,7 @@ async def test_workload_without_space_until_it_is_freed_has_the_same_outcome(fir
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 2])
-async def test_workload_with_space_for_half_a_write_has_the_same_outcome(first: int) -> None:
+async def test_workload_with_space_for_half_a_write_ends_as_with_space(first: int) -> None:
     kinds = frozenset({"write_at", "copy_from"})
     await sweep(
         lambda n, world: SpaceShortage(
@@ -104,7 +104,7 @@ async def test_workload_with_space_for_half_a_write_has_the_same_outcome(first: 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 5])
 @pytest.mark.parametrize("but_for_bytes", [0, 100])
-async def test_workload_on_a_disk_of_limited_capacity_has_the_same_outcome(
+async def test_workload_on_a_disk_of_limited_capacity_ends_as_with_space(
     but_for_bytes: int, first: int
 ) -> None:
     await sweep(
@@ -115,7 +115,7 @@ async def test_workload_on_a_disk_of_limited_capacity_has_the_same_outcome(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 5])
-async def test_workload_on_a_disk_without_inodes_has_the_same_outcome(first: int) -> None:
+async def test_workload_on_a_disk_without_inodes_ends_as_with_space(first: int) -> None:
     await sweep(
         lambda n, world: ShrunkDisk(nth=n, mem=world.mems[0], inodes_only=True), first=first
     )

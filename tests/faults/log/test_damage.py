@@ -159,7 +159,7 @@ async def test_read_cached_serves_unchecked_bytes_until_read_checked_finds_damag
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 23])
-async def test_truncate_before_damage_lets_the_log_grow_again(number: int) -> None:
+async def test_log_truncated_at_damage_accepts_appends_there(number: int) -> None:
     vfs = MemVfs()
     manager, handle = await written(vfs)
     path, position = segment_of(vfs, number)
@@ -192,7 +192,7 @@ async def test_truncate_within_damage_removes_all_of_it(is_known: bool) -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("how", ["flipped", "short", "zeros", "rubbish"])
-async def test_damaged_index_file_is_rebuilt_and_reported(suffix: str, how: str) -> None:
+async def test_damaged_index_file_is_rebuilt_and_logged(suffix: str, how: str) -> None:
     vfs = MemVfs()
     manager, _ = await written(vfs)
     await manager.close(1)

@@ -251,7 +251,7 @@ class SwapCase:
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["source", "target"])
-async def test_swap_with_a_hung_operation_survives_the_return_of_the_other_disk(
+async def test_swap_with_a_hung_operation_keeps_all_records_if_the_other_disk_returns(
     number: int,
 ) -> None:
     """At most one replica is current, no move targets its directory, and no record is lost."""

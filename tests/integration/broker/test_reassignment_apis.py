@@ -209,7 +209,7 @@ def test_alter_replica_log_dirs_by_foreign_client_moves_replica(cluster: Cluster
     assert clients.read_confluent(cluster.bootstrap, name, len(values)) == values
 
 
-def test_features_are_described_and_refused_for_foreign_client(cluster: Cluster) -> None:
+def test_foreign_client_reads_features_and_cannot_update_unknown_one(cluster: Cluster) -> None:
     with cluster.admin() as admin:
         answered = admin.describe_features()
         least, greatest = answered["metadata.version"]["supported"]

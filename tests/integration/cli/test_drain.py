@@ -215,7 +215,7 @@ def test_drain_cancel_reverts_move_and_cordon(cluster: Cluster) -> None:
     require_complete(cluster, name)
 
 
-def test_drain_survives_death_of_the_target_broker(cluster: Cluster) -> None:
+def test_drain_completes_although_the_target_broker_dies_while_copying(cluster: Cluster) -> None:
     """Broker 3 is the only one that can take broker 1's replicas, and dies while it copies."""
     name = filled_topic(cluster, [1, 2])
     with draining(cluster, "--broker", "1", "--throttle", SLOW) as process:
@@ -308,7 +308,7 @@ def test_drain_that_does_not_fit_is_refused_before_any_move(make_cluster: MakeCl
         (("--broker", "9"), "there is no broker 9"),
     ],
 )
-def test_drain_names_unknown_directory_or_broker(
+def test_drain_of_unknown_directory_or_broker_fails_with_reason(
     cluster: Cluster, words: tuple[str, ...], why: str
 ) -> None:
     done = drain(cluster, *words)

@@ -122,7 +122,7 @@ def test_local_cluster_kills_stops_and_starts_brokers() -> None:
     assert not run_dir.exists()
 
 
-async def test_local_cluster_works_in_a_coroutine() -> None:
+async def test_local_cluster_in_a_coroutine_creates_topics_and_ends_its_daemons() -> None:
     async with LocalCluster(brokers=1, dirs=2, disks="plain") as cluster:
         cluster.create_topic("sync")
         await asyncio.to_thread(cluster.create_topic, "thread")

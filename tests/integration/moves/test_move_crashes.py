@@ -111,7 +111,9 @@ def outcomes(
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_move_survives_failure_at_each_step(outcomes: Mapping[str, Outcome], cell: Cell) -> None:
+def test_move_with_a_failure_at_each_step_breaks_no_invariant(
+    outcomes: Mapping[str, Outcome], cell: Cell
+) -> None:
     outcome = outcomes[str(cell)]
     print(f"{outcome.seconds:.1f} s, {'moved' if outcome.moved else 'stayed'}")
     assert not outcome.findings, "\n".join(outcome.findings)

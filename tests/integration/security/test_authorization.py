@@ -648,7 +648,7 @@ def served_apis() -> set[str]:
     return {api_name(key) for key in ApiKey}
 
 
-def test_matrix_has_a_case_for_each_api() -> None:
+def test_authorization_matrix_has_a_case_for_each_api() -> None:
     assert served_apis() - OTHERS == CASES.keys()
 
 
@@ -710,7 +710,7 @@ def test_missing_and_forbidden_topic_have_equal_answers(guarded: Guarded, api: s
     assert answers[0] == answers[1]
 
 
-def test_lists_leave_out_what_the_client_may_not_describe(guarded: Guarded) -> None:
+def test_metadata_lists_only_topics_that_the_client_may_describe(guarded: Guarded) -> None:
     guarded.revoke_all()
     everything = m.MetadataRequest(topics=None, include_topic_authorized_operations=True)
     assert list(guarded.ask("alice", everything).topics) == []

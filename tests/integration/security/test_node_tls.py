@@ -131,7 +131,7 @@ def produce(secured: Secured, topic: str, count: int) -> None:
     assert errors == []
 
 
-def test_replication_and_groups_work_over_tls(secured: Secured) -> None:
+def test_consumer_group_reads_all_replicated_records_over_tls(secured: Secured) -> None:
     secured.cluster.create_topic("grouped", partitions=6, replication_factor=3)
     produce(secured, "grouped", 300)
     secured.cluster.wait_whole("grouped")

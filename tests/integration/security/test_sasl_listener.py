@@ -203,7 +203,9 @@ def test_client_with_wrong_credentials_is_refused(
 
 
 @every_mechanism
-async def test_python_clients_report_wrong_credentials(guarded: Guarded, mechanism: str) -> None:
+async def test_python_clients_with_wrong_credentials_fail_to_connect(
+    guarded: Guarded, mechanism: str
+) -> None:
     wrong = guarded.python("LOGIN", mechanism, password="wrong")
     producer = aiokafka.AIOKafkaProducer(**wrong)
     with pytest.raises(aiokafka.errors.KafkaConnectionError):

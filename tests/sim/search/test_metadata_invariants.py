@@ -72,7 +72,7 @@ def _change(**fields: Any) -> PartitionChangeRecord:
     return PartitionChangeRecord(topic_id=_TOPIC, partition_id=0, **fields)
 
 
-def test_legal_changes_are_not_found() -> None:
+def test_legal_metadata_changes_are_not_reported() -> None:
     _, findings = _invariants(
         _PARTITION,
         _change(isr=(1, 2)),
@@ -106,7 +106,7 @@ def test_legal_changes_are_not_found() -> None:
         ),
     ],
 )
-def test_illegal_changes_are_found(
+def test_illegal_metadata_changes_are_found(
     before: tuple[Record, ...], change: Record, finding: str
 ) -> None:
     invariants, findings = _invariants(_PARTITION, *before)

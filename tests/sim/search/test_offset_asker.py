@@ -57,7 +57,7 @@ def _run(around: Rig, meanwhile: Callable[[], Awaitable[None]]) -> OffsetAsker:
     return asker
 
 
-def test_asker_gets_all_kinds_of_answers_while_the_leader_changes() -> None:
+def test_offset_asker_gets_all_kinds_of_answers_while_the_leader_changes() -> None:
     with rig() as around:
 
         async def break_leader() -> None:
@@ -74,7 +74,9 @@ def test_asker_gets_all_kinds_of_answers_while_the_leader_changes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["latest", "by time"])
-def test_wrong_answers_of_a_broker_are_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offset_asker_finds_wrong_answers_of_a_broker(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find = ReplicaReads.find_offset
 
     async def answer_wrongly(

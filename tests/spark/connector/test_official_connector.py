@@ -91,7 +91,7 @@ READS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_both_sources_read_the_same_rows(
+def test_our_source_and_the_official_one_read_the_same_rows(
     spark_with_both: SparkSession, cluster: Cluster, name: str
 ) -> None:
     ours = _read(spark_with_both, cluster, OURS, **READS[name])
@@ -182,7 +182,9 @@ def test_official_connector_reads_as_member_of_a_group(
     assertDataFrameEqual(found, original)
 
 
-def test_both_sinks_write_the_same_records(spark_with_both: SparkSession, cluster: Cluster) -> None:
+def test_our_sink_and_the_official_one_write_the_same_records(
+    spark_with_both: SparkSession, cluster: Cluster
+) -> None:
     """Text and bytes, a topic per row, headers; a key has the same partition in both."""
     frame = spark_with_both.range(60).selectExpr(
         "concat('key-', id) AS key",

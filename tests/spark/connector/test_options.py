@@ -247,7 +247,7 @@ def client(**options: str) -> dict[str, str]:
         ),
     ],
 )
-def test_client_settings_translate_names_to_the_client(
+def test_client_settings_translate_java_names_to_librdkafka_names(
     given_: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert client(**given_) == expected

@@ -189,7 +189,7 @@ def test_sink_writes_every_column(spark: SparkSession, cluster: Cluster) -> None
 
 
 @pytest.mark.process
-def test_sink_prefers_option_topic_and_applies_the_users_compression(
+def test_sink_with_option_topic_ignores_the_topic_column(
     spark: SparkSession, cluster: Cluster
 ) -> None:
     cluster.create_topic("wins")
@@ -234,7 +234,7 @@ def test_sink_writes_each_batch_of_a_stream_once(
         ("'x' AS value", {"topic": "bare", "kafka.wings": "2"}, "configuration property.*wings"),
     ],
 )
-def test_sink_errors_reach_the_user(
+def test_sink_errors_are_raised_by_spark_with_their_reason(
     spark: SparkSession, cluster: Cluster, columns: str, options: dict[str, str], complaint: str
 ) -> None:
     with pytest.raises(PySparkException, match=complaint):

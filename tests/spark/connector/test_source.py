@@ -562,7 +562,7 @@ def test_source_frame_has_schema_and_rows_of_the_topic(session: SparkSession, fi
         ),
     ],
 )
-def test_source_errors_reach_the_user(
+def test_source_errors_are_raised_by_spark_with_their_reason(
     session: SparkSession, fixed: Fixed, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:

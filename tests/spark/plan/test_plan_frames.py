@@ -29,7 +29,9 @@ def replicas(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(full, REPLICAS)
 
 
-def test_crossing_gets_a_directory_and_keeps_its_rank(spark: SparkSession) -> None:
+def test_move_to_another_broker_gets_a_directory_there_and_keeps_its_rank(
+    spark: SparkSession,
+) -> None:
     dirs = by_broker(
         empty_dirs(
             [

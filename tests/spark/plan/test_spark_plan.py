@@ -15,7 +15,7 @@ from tests.unit.balance.clusters import drawn_cluster
 SEEDS = (4, 6)
 
 
-def test_values_have_the_columns_of_the_tables() -> None:
+def test_snapshot_values_have_the_columns_of_the_plan_tables() -> None:
     assert list(LogDir._fields) == LOG_DIRS.fieldNames()
     assert list(Replica._fields) == REPLICAS.fieldNames()
 

@@ -126,7 +126,7 @@ def test_job_ends_with_all_processes_on_a_signal(
 
 
 @pytest.mark.timeout(300)
-def test_job_reports_the_death_of_its_java_process() -> None:
+def test_job_fails_with_one_line_if_its_java_process_dies() -> None:
     done = run_python("tests/spark/probe.py", "dead-java", "--master", "local[2]")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

@@ -34,7 +34,9 @@ def test_local_columns_equal_the_schemas() -> None:
         assert {name: kind.replace("float64", "double") for name, kind in columns.items()} == arrow
 
 
-def test_generations_of_both_writers_follow_each_other(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_generations_written_with_and_without_spark_replace_each_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = tmp_path / "plan_moves"
     row = ("t", 0, 1, "/a", 2, "/b", 10, 0.5)
     for size in range(KEPT + 1):

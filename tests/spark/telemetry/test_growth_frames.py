@@ -97,7 +97,7 @@ def test_skew_is_per_broker_cluster_and_topic(spark: SparkSession) -> None:
     assertDataFrameEqual(skew(dirs, replicas, 60), spark.createDataFrame(expected, SKEW))
 
 
-def test_skew_of_empty_directories_is_even(spark: SparkSession) -> None:
+def test_skew_of_empty_directories_is_1(spark: SparkSession) -> None:
     dirs = log_dir_frame(spark, [dir_sample(0, 1, "/a", 0), dir_sample(0, 1, "/b", 0)])
     expected = [("broker", "1", 2, 0.0, 0, 0, 1.0), ("cluster", "cluster", 1, 0.0, 0, 0, 1.0)]
     assertDataFrameEqual(

@@ -54,7 +54,7 @@ SUMMARY: dict[str, Any] = {
 }
 
 
-def test_lines_format_a_complete_summary() -> None:
+def test_telemetry_summary_lines_format_a_complete_summary() -> None:
     assert list(lines(SUMMARY)) == [
         "1,200 samples of 6 directories and 90 of 1 replica on 3 brokers, "
         "2026-03-01 11:59:00 to 2026-03-01 12:00:00 UTC, in 12 windows",

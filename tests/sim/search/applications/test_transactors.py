@@ -43,7 +43,7 @@ def test_abort_that_commits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         assert any("is read of transaction" in found for found in around.findings)
 
 
-def test_hasty_transactions_follow_each_other_until_five_hundred() -> None:
+def test_hasty_transactors_commit_more_than_five_times_as_many_transactions() -> None:
     with rig() as around:
         usual, hasty = (
             Transactors(random.Random(2), around.around(), pace) for pace in (USUAL, HASTY)
