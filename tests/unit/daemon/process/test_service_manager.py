@@ -99,10 +99,10 @@ async def test_attend_without_watchdog_for_this_process_sends_no_beats(
     assert received == ["STATUS=as always", "STATUS=new"]
 
 
-async def test_service_manager_without_notify_socket_does_nothing() -> None:
+async def test_service_manager_without_notify_socket_asks_for_no_status() -> None:
     manager = ServiceManager.from_environment({}, os.getpid())
     manager.notify(READY="1")
-    await manager.attend(lambda: "never asked")
+    await manager.attend(lambda: pytest.fail("asked for the status"))
 
 
 async def test_full_notify_socket_does_not_block_and_last_status_is_sent_later(
