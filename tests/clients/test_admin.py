@@ -12,7 +12,7 @@ READ = 100
 
 
 @pytest.mark.scenario("administers")
-def test_admin_client_operations_return_expected_state(
+def test_admin_operations_of_each_client_return_the_same_expected_answers(
     client: Client, cluster: LocalCluster, start: Start
 ) -> None:
     if "admin" in client.lacks:

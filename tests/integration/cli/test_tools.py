@@ -71,7 +71,7 @@ def test_console_consumer_in_group_resumes_after_last_member(cluster: Cluster) -
 
 
 @pytest.mark.long
-def test_perf_tools_measure_transactions(cluster: Cluster) -> None:
+def test_perf_tools_send_and_read_records_in_transactions(cluster: Cluster) -> None:
     create(cluster, "measured", 2)
     words = ("--topic", "measured", "--record-size", "10", "--throughput", "-1")
     transaction = ("--transaction-duration-ms", "5")

@@ -199,7 +199,7 @@ async def test_killed_controller_restarts_with_all_metadata(controller: Controll
     assert not (await controller.heartbeat(1)).is_fenced
 
 
-async def test_clean_stop_answers_waiting_fetches(controller: Controller) -> None:
+async def test_controller_answers_waiting_fetches_at_a_clean_stop(controller: Controller) -> None:
     waiting = asyncio.create_task(controller.fetch(fetch_offset=2, max_wait_ms=60_000))
     await controller.fetch()
     assert controller.process is not None
@@ -208,7 +208,7 @@ async def test_clean_stop_answers_waiting_fetches(controller: Controller) -> Non
     assert await controller.process.wait() == 0
 
 
-async def test_long_poll_returns_the_next_entry(controller: Controller) -> None:
+async def test_waiting_metadata_fetch_returns_the_next_entry(controller: Controller) -> None:
     end = (await controller.fetch()).high_watermark
     waiting = asyncio.create_task(controller.fetch(fetch_offset=end + 1, max_wait_ms=60_000))
     await controller.register(1, "a")

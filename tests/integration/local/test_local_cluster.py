@@ -190,7 +190,7 @@ def test_local_cluster_rejects_invalid_parameters_with_reason() -> None:
             cluster.broker(1).dir(0).wait_state("oofline")
 
 
-def test_config_accepts_numbers_and_start_refuses_invalid_values() -> None:
+def test_local_cluster_config_accepts_numbers_and_start_refuses_invalid_values() -> None:
     wrong = LocalCluster(brokers=1, disks="plain", broker_config={1: {"log.retention.ms": "soon"}})
     with pytest.raises(ConfigError, match=r"broker-1.properties: log\.retention\.ms"):
         wrong.start()

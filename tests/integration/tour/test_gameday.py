@@ -258,7 +258,9 @@ def test_host_loss_scenarios_refuse_daemons_without_separate_hosts(
         assert "kraftjbod-local up --hosts (as root)" in err
 
 
-def test_observe_breaks_nothing_and_ends_on_signal(cluster: Cluster, tmp_path: Path) -> None:
+def test_gameday_observe_breaks_nothing_and_ends_on_signal(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     cluster.create_topic("watched", partitions=2, replication_factor=3)
     report = tmp_path / "report.json"
     words = ("--observe", "--topic", "watched", "--rate", "30", "--json", str(report))

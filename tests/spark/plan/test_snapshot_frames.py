@@ -93,7 +93,7 @@ def test_replicas_have_rates_of_the_newest_two_samples(spark: SparkSession) -> N
     )
 
 
-def test_ages_are_those_of_the_newest_samples_per_broker(spark: SparkSession) -> None:
+def test_ages_of_brokers_are_those_of_their_newest_samples(spark: SparkSession) -> None:
     found = samples(
         spark, LOG_DIR_SAMPLES, log_dir(0, "/a"), log_dir(50, "/a"), log_dir(10, "/a", broker_id=2)
     )

@@ -98,7 +98,7 @@ def test_dir_summary_of_offline_directory_has_its_last_known_size(
     )
 
 
-def test_points_have_the_last_size_and_the_slowest_window(
+def test_directory_points_have_the_last_size_and_the_slowest_window(
     spark: SparkSession, windows: DataFrame
 ) -> None:
     chosen = spark.createDataFrame([(1, "/a"), (9, "/none")], frames.CHOSEN)
@@ -122,7 +122,7 @@ def test_bands_exclude_unknown_values(spark: SparkSession, windows: DataFrame) -
     )
 
 
-def test_states_are_the_worst_of_a_bucket(spark: SparkSession) -> None:
+def test_state_points_and_counts_have_the_worst_state_of_each_bucket(spark: SparkSession) -> None:
     def sample(second: int, broker: int, state: str, **more: Any) -> dict[str, Any]:
         time = BEGIN + timedelta(seconds=second)
         quiet = {"is_cordoned": False, "moves_in": 0, "moves_out": 0}

@@ -108,7 +108,7 @@ def test_standard_authorizer_decides_as_search_of_all_bindings(
 
 
 @given(st.lists(BINDINGS, max_size=12), HOSTS.filter("*".__ne__), OPERATIONS, TYPES)
-def test_standard_authorizer_decide_by_type_follows_kafka_search(
+def test_standard_authorizer_decide_by_type_decides_as_kafkas_search(
     bindings: list[AclBinding], host: str, operation: AclOperation, kind: AclResourceType
 ) -> None:
     by = authorizer(*bindings)

@@ -31,7 +31,7 @@ def test_is_candidate_chooses_each_partition_on_one_source_broker() -> None:
     assert set(chosen((2,), 0).values()) == {2}, "drained brokers come first"
 
 
-def test_draw_is_spread_evenly() -> None:
+def test_draw_by_topic_partition_and_turn_is_spread_evenly() -> None:
     counts = Counter(draw("topic", n, turn, 3) for n in range(1000) for turn in range(3))
     assert set(counts) == {0, 1, 2} and min(counts.values()) > 800
 

@@ -105,7 +105,7 @@ def test_missed_goals_are_listed_with_reason_worst_first() -> None:
     )
 
 
-def test_lines_list_few_directories_and_summarize_many() -> None:
+def test_plan_summary_lines_list_few_directories_and_summarize_many() -> None:
     few = [planned(1, "/a", 2048, 1024, total=4096), planned(1, "/b", 0, 1024, total=4096)]
     shown = lines(few, figures_of(*few))
     heads = "directory size bytes after full after written after"
@@ -117,6 +117,6 @@ def test_lines_list_few_directories_and_summarize_many() -> None:
     assert lines(most, figures_of(*most))[0].startswith("skew 1.00 -> 1.00")
 
 
-def test_lines_shorten_long_list_of_reasons() -> None:
+def test_plan_summary_lines_shorten_long_list_of_reasons() -> None:
     dirs = [planned(n, "/a", 10, 10, takes=False, is_drained=True, replicas=1) for n in range(50)]
     assert lines(dirs, figures_of(*dirs))[-1] == "... and 10 more"

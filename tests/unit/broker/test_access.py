@@ -42,7 +42,7 @@ def make_access(*granted: Granted, is_broker: bool = False) -> tuple[Access, lis
     return access, recorded
 
 
-def test_may_records_refusals_and_administrative_acts_only() -> None:
+def test_access_may_audits_refusals_and_administrative_acts_only() -> None:
     access, recorded = make_access((Kind.TOPIC, "t", Op.READ), (Kind.TOPIC, "t", Op.ALTER))
     assert access.may(Op.READ, Kind.TOPIC, "t")
     assert access.may(Op.ALTER, Kind.TOPIC, "t")
@@ -60,7 +60,7 @@ def test_broker_has_cluster_action_and_describe_without_bindings(is_broker: bool
     assert not access.may_on_cluster(Op.ALTER)
 
 
-def test_may_on_cluster_or_records_the_resource_once() -> None:
+def test_access_may_on_cluster_or_audits_only_the_refusal_of_the_resource() -> None:
     access, recorded = make_access()
     assert not access.may_on_cluster_or(Op.CREATE, Kind.TOPIC, "t")
     assert recorded == [(Op.CREATE, Kind.TOPIC, "t", False)]

@@ -186,7 +186,7 @@ def test_dynamic_broker_config_rejects_static_keys_and_invalid_values(
         DynamicBrokerConfig.from_values(values, source="broker 1")
 
 
-def test_topic_defaults_follow_broker_config() -> None:
+def test_topic_defaults_are_those_of_the_broker_config() -> None:
     config = broker(log_retention_hours="1", log_roll_ms="5", message_max_bytes="2000")
     defaults = config.topic_defaults()
     assert (defaults.retention_ms, defaults.segment_ms) == (3_600_000, 5)

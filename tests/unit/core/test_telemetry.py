@@ -88,7 +88,7 @@ def test_metrics_snapshot_contains_counters_and_gauges() -> None:
     assert metrics.snapshot() == {"a": 8, "b": 5}
 
 
-def test_metrics_snapshot_follows_dynamic_gauges() -> None:
+def test_metrics_snapshot_contains_only_present_dynamic_gauges() -> None:
     metrics = Metrics()
     metrics.gauge("a", lambda: 1)
     there = {"d,dir=1": 5.0}

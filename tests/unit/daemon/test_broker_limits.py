@@ -21,7 +21,7 @@ def test_broker_limits_divide_the_descriptors(max_open_files: int) -> None:
     assert limits["replicas"] == limits["open_segments"] < limits["descriptors"] * 3 // 4
 
 
-def test_broker_limits_follow_the_configuration() -> None:
+def test_broker_limits_are_those_of_the_configuration() -> None:
     limits = broker_limits(
         broker(log_open_segments_max="77", log_index_cache_bytes="2000000", max_connections="1234"),
         65_536,

@@ -443,7 +443,7 @@ def test_failing_status_exits_as_a_bug(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["broker", "controller"])
-def test_version_names_the_form_of_the_byte_scans(name: str) -> None:
+def test_daemon_version_option_prints_the_form_of_the_byte_scans(name: str) -> None:
     command = (sys.executable, "-m", f"kraftjbod.daemon.{name}_server", "--version")
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     reported = f"kraftjbod-{name} {kraftjbod.__version__}, byte scans: {record_scans.FORM}\n"

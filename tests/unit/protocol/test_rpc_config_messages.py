@@ -34,7 +34,7 @@ def test_validated_by_is_sent_since_the_version_with_cordons() -> None:
     assert IncrementalAlterConfigsRequestRpc.version_at(MetadataVersion.IV_4_3_IV0) == 1
 
 
-def test_again_marks_request_as_repeated() -> None:
+def test_rpc_request_made_by_again_is_marked_as_repeated() -> None:
     cancel = ReassignedPartition(topic="t", partition=0, replicas=None, was_under_way=True)
     move = ReassignedPartition(topic="t", partition=1, replicas=(BrokerId(2),), target_dirs=("/d",))
     request = AlterPartitionReassignmentsRequestRpc(partitions=(cancel, move))

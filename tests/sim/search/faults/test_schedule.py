@@ -39,7 +39,7 @@ def test_draw_schedule_depends_on_seed_only_and_draws_every_kind() -> None:
     assert set(played) == set(Kind) == {*promised, *UNLIMITED_WEIGHTS}
 
 
-def test_only_leaves_the_remaining_faults_unchanged() -> None:
+def test_schedule_only_keeps_the_chosen_faults_unchanged() -> None:
     faults = draw_schedule(random.Random(3), Shape(), duration_ms=60_000)
     some = only(faults, [2, 5])
     assert [fault.number for fault in some] == [2, 5]

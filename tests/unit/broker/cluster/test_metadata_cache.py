@@ -88,7 +88,7 @@ def test_leader_for_unreachable_leader_is_no_leader(cache: MetadataCache) -> Non
         pytest.param((DIR_A, DIR_A, DIR_B), [3], id="broker fenced"),
     ],
 )
-def test_offline_replicas_follow_directories_and_fencing(
+def test_offline_replicas_are_those_in_lost_directories_and_of_fenced_brokers(
     cache: MetadataCache, directories: tuple[DirectoryId, ...], offline: list[int]
 ) -> None:
     """KIP-858, "Metadata caching"."""

@@ -61,7 +61,7 @@ def broker_config(broker: str, **values: str | None) -> list[ConfigRecord]:
     ]
 
 
-async def test_topic_defaults_follow_dynamic_broker_configs() -> None:
+async def test_topic_defaults_change_with_dynamic_broker_configs() -> None:
     """Cluster-wide values, then values of the broker; without them the static values apply
     again."""
     async with brokers(log_retention_hours="24", log_cleanup_policy="delete,compact") as (rig,):

@@ -20,7 +20,7 @@ from kraftjbod.core.errors import ErrorCode
         (ErrorCode.UNKNOWN_SERVER_ERROR, IsrVerdict.RETRY),
     ],
 )
-def test_verdict_of_a_refused_isr_change_follows_the_error_code(
+def test_verdict_of_a_refused_isr_change_depends_on_its_error_code(
     code: ErrorCode, verdict: IsrVerdict
 ) -> None:
     assert verdict_of(code) is verdict

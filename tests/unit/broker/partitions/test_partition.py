@@ -134,7 +134,7 @@ def fetch(p: Partition, broker_id: BrokerId, offset: int, now_ms: int = 0) -> bo
 # --- roles ---------------------------------------------------------------------------------------
 
 
-def test_partition_role_follows_metadata() -> None:
+def test_partition_role_is_leader_only_if_metadata_names_this_broker() -> None:
     p = make()
     assert p.apply(state(leader=2), log_end_offset=100, now_ms=0) is RoleChange.FOLLOWER
     assert p.role is Role.FOLLOWER and p.leader == TWO

@@ -83,7 +83,7 @@ def test_config_of_unregistered_controller_can_be_deleted_only() -> None:
     assert refused.startswith("reply 100: BROKER_ID_NOT_REGISTERED")
 
 
-def test_unclean_leader_election_follows_cluster_default() -> None:
+def test_unclean_leader_election_depends_on_the_cluster_default() -> None:
     world = World(MetadataVersion.IV_4_4_IV2)
     for line in ("up 1 dirs=a", "up 2 dirs=b", "topic t replicas=1,2", "alter 1 t-0 isr=1"):
         list(world.run(line))

@@ -28,7 +28,9 @@ async def test_is_agreed_to_is_true_once_metadata_names_target_directory(tmp_pat
     assert answers == [False, False, True]
 
 
-async def test_telemetry_level_follows_dynamic_config_of_the_broker(tmp_path: Path) -> None:
+async def test_telemetry_level_is_set_and_reset_by_dynamic_config_of_the_broker(
+    tmp_path: Path,
+) -> None:
     levels = list[str]()
     async with wiring_on(tmp_path, Environment(set_telemetry_level=levels.append)) as wiring:
         cluster = wiring.cluster

@@ -39,7 +39,7 @@ def ssl_config(directory: Path, **values: str) -> SslConfig:
         ({"ssl_cipher_suites": f"{NEWEST},ECDHE-RSA-AES128-GCM-SHA256"}, ("TLSv1_2", "TLSv1_3")),
     ],
 )
-def test_context_serves_versions_that_have_a_suite(
+def test_tls_context_serves_only_versions_that_have_a_suite(
     tmp_path: Path, values: dict[str, str], versions: tuple[str, str]
 ) -> None:
     loaded = load_contexts(ssl_config(tmp_path, **values), serves=True, dials=False)

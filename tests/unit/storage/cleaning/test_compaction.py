@@ -57,7 +57,7 @@ def test_group_segments_limits_the_number_of_segments() -> None:
         (Dirt(0, 0), 0.0, False),
     ],
 )
-def test_dirt_is_due_by_ratio_or_when_overdue(dirt: Dirt, ratio: float, is_due: bool) -> None:
+def test_dirty_log_is_due_by_ratio_or_when_overdue(dirt: Dirt, ratio: float, is_due: bool) -> None:
     assert dirt.is_due(ratio) is is_due
 
 

@@ -235,7 +235,7 @@ async def test_retention_deletes_nothing_while_it_is_paused() -> None:
     assert await old.apply_retention() > 0
 
 
-async def test_future_replica_follows_retention_and_truncation() -> None:
+async def test_future_replica_applies_retention_and_truncation_of_its_source() -> None:
     """KAFKA-9087: a future replica behind a truncated log stalls, or keeps removed records."""
     node = await start()
     old = await create(node)

@@ -20,7 +20,7 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_assignment_follows_added_grown_and_deleted_topics() -> None:
+def test_target_assignment_changes_with_added_grown_and_deleted_topics() -> None:
     scene = ConsumerScene()
     scene.join("a", "t", "later")
     scene.wait(INTERVAL_MS)
