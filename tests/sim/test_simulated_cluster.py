@@ -76,7 +76,7 @@ def test_simulated_cluster_starts_dies_and_can_be_inspected() -> None:
         SimulatedCluster(seed=1, controllers=2)
 
 
-def test_one_of_three_controllers_may_fail_and_its_clock_may_drift() -> None:
+def test_simulated_controller_after_a_power_cut_follows_another_with_a_drifting_clock() -> None:
     with SimulatedCluster(seed=1, controllers=3, brokers=1, log_dirs=1) as cluster:
         cluster.start()
         first = next(host for host in cluster.controllers if host.is_active)

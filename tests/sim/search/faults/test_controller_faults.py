@@ -20,7 +20,7 @@ from tests.sim.search.seed_run import SeedRun
 
 
 @pytest.mark.long
-def test_each_controller_fault_strikes_one_of_three_and_ends() -> None:
+def test_each_kind_of_controller_fault_ends_and_breaks_no_invariant() -> None:
     others = {*OF_VOTERS, *UNLIMITED_WEIGHTS, *LARGE_QUORUM_WEIGHTS, *OF_LATE_CONTROLLERS}
     others |= {Kind.LEADERS_CUT_OFF, Kind.VOTERS_CUT_OFF}
     kinds = sorted({*OF_THE_CONTROLLER, Kind.UNREPORTED_EIO, Kind.CLOCK_DRIFT} - others)

@@ -40,7 +40,7 @@ OF_DISKS = [
 OF_REPLICAS = [Kind.REPLICA_REMOVED, Kind.REMAINS_REMOVED]
 
 
-def test_disks_are_in_use_again_after_every_fault() -> None:
+def test_each_kind_of_disk_fault_ends_and_breaks_no_invariant() -> None:
     play(OF_DISKS)
     # The fault lasts until two scrubs are over, so that others would be skipped.
     play([Kind.LOST_END])
@@ -88,7 +88,7 @@ def test_wiped_disk_already_in_service_as_new_one_is_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize("is_elected", [True, False])
-def test_wipe_of_the_last_in_sync_replica_of_a_loose_topic_ends_with_another_leader(
+def test_wipe_of_last_in_sync_replica_ends_once_the_operator_allows_unclean_election(
     is_elected: bool,
 ) -> None:
     """The broker refuses to forget the disk until the operator abandons the topic's records."""

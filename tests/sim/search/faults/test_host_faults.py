@@ -21,7 +21,7 @@ OF_HOSTS = [
 ALONE = [Kind.LAST_STANDING]
 
 
-def test_hosts_serve_again_after_every_fault() -> None:
+def test_each_kind_of_host_fault_ends_and_breaks_no_invariant() -> None:
     play(OF_HOSTS)
 
 

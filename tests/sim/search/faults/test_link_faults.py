@@ -12,5 +12,5 @@ OF_LINKS = [
 ]
 
 
-def test_links_recover_after_every_fault() -> None:
+def test_each_kind_of_link_fault_ends_and_breaks_no_invariant() -> None:
     play(OF_LINKS)

@@ -5,7 +5,7 @@ from tests.sim.search.faults.schedule import Kind, Shape
 from tests.sim.search.seed_run import SeedRun
 
 
-def test_observer_follows_again_after_each_end_and_never_votes() -> None:
+def test_observer_that_is_killed_never_votes_and_breaks_no_invariant() -> None:
     schedule = schedule_of([Kind.CONTROLLER_KILL, Kind.CONTROLLER_POWER_CUT], every_ms=9_000)
     run = SeedRun(11, Shape(partitions=2, controllers=3, observers=1), schedule)
     outcome = run.run()

@@ -13,5 +13,5 @@ OF_OPERATORS = [
 ]
 
 
-def test_operator_work_completes_and_ends() -> None:
+def test_each_kind_of_operator_work_ends_and_breaks_no_invariant() -> None:
     play(OF_OPERATORS)

@@ -27,7 +27,7 @@ def test_removal_by_a_leader_that_is_cut_off_ends_with_all_voters() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_lost_metadata_disks_of_controllers_lead_to_refusals_only(lost: int) -> None:
+def test_lost_metadata_disks_of_controllers_break_no_invariant(lost: int) -> None:
     schedule = tuple(
         Fault(
             number=number,

@@ -180,7 +180,7 @@ async def test_unreachable_leader_is_retried_and_logged_once() -> None:
         await refusing.stop()
 
 
-async def test_new_replica_joins_a_waiting_fetch() -> None:
+async def test_new_replica_is_fetched_before_a_waiting_fetch_reaches_its_max_wait() -> None:
     async with brokers(2, replica_fetch_wait_max_ms="29000") as rigs:
         await host(rigs)
         await rigs[0].ask(produce(batch(1)), 9)
@@ -191,7 +191,7 @@ async def test_new_replica_joins_a_waiting_fetch() -> None:
         assert written.responses[0].partition_responses[0].error_code == 0
 
 
-async def test_append_failure_without_directory_failure_is_retried() -> None:
+async def test_follower_append_that_fails_without_directory_failure_is_retried() -> None:
     """EINVAL blames the call and not the disk, so that the directory stays online."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:

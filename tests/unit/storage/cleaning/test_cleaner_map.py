@@ -38,7 +38,7 @@ def test_cleaner_map_when_full_rejects_new_keys_and_keeps_its_latest_offset() ->
     assert found.latest(b"%d" % taken) == -1
 
 
-def test_cleaner_map_record_complete_up_to_raises_the_latest_offset_only() -> None:
+def test_cleaner_map_record_complete_up_to_never_lowers_the_latest_offset() -> None:
     found = CleanerMap(max_bytes=1000, expected_keys=1)
     found.record_complete_up_to(41)
     found.record_complete_up_to(12)
