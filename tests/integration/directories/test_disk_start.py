@@ -199,7 +199,7 @@ def test_directory_removed_from_log_dirs_is_reported_with_its_replicas(stopped: 
     stopped.wait_whole("kept")
 
 
-def test_duplicate_directory_id_is_refused_naming_both(stopped: Cluster) -> None:
+def test_duplicate_directory_id_is_refused_with_the_paths_of_both_disks(stopped: Cluster) -> None:
     first, second = _dir(stopped, 1), _dir(stopped, 2)
     shutil.copy(first / META, second / META)
     said = _refuses(stopped)

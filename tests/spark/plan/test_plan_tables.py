@@ -23,7 +23,7 @@ def test_as_table_orders_casts_and_selects_columns(spark: SparkSession) -> None:
     assertDataFrameEqual(as_table(loose, SENT), spark.createDataFrame([(6, 7, 5, 1.0, 3)], SENT))
 
 
-def test_moves_have_the_written_columns_and_their_rank() -> None:
+def test_moves_schema_has_the_columns_of_written_moves_then_the_rank() -> None:
     rank = ["tier", "score", "step"]
     assert MOVES.fieldNames() == [*PLAN_MOVES.fieldNames(), *rank, "phase"]
     assert MOVES.fieldNames() == list(Move._fields)

@@ -117,7 +117,7 @@ def test_growth_plot_shows_shrinking_topics_on_the_other_side() -> None:
     assert len(growth_plot(many).data["topics"]) == MOST_TOPICS
 
 
-def test_plan_plot_equals_the_picture_of_a_plan() -> None:
+def test_plan_plot_counts_directories_as_the_picture_of_a_plan_does() -> None:
     plot = plan_plot(report_tables.plan_dirs(2, 3))
     assert "6 directories before and after" in words(plot.svg)
     assert plot.data["columns"][2] == "total_bytes" and len(plot.data["dirs"]) == 6

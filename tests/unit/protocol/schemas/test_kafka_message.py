@@ -25,6 +25,6 @@ def test_messages_compare_by_value_and_have_defaults() -> None:
         one.no_such_field = 1
 
 
-def test_inner_structs_are_attributes_of_the_message() -> None:
+def test_inner_structs_at_any_depth_are_attributes_of_the_message_itself() -> None:
     assert repr(FetchTopic) == "<class 'kraftjbod.protocol.messages.FetchRequest.FetchTopic'>"
     assert not hasattr(FetchTopic, "FetchPartition")
