@@ -164,13 +164,17 @@ test-all: setup spark long-packages  ## Every test there is: Spark, containers, 
 unit: setup  ## Unit tests only
 	@$(PYTEST) tests/unit $(ARGS)
 
+# Seconds per test. The tracer makes tests several times as slow, above all the simulated quorums.
+COVERAGE_TIMEOUT := 900
+
 .PHONY: coverage
 coverage: setup  ## Measure which lines the unit tests run; prints a figure per package and writes docs/coverage.md
 	@mkdir -p .cache/coverage
 	@$(PY) -m coverage erase
 	@# A failed test does not keep the page from being written; make fails after it.
 	@failed=0; \
-	$(PY) -m coverage run -m pytest -q -n $(JOBS) --dist loadfile tests/unit $(ARGS) || failed=$$?; \
+	$(PY) -m coverage run -m pytest -q -n $(JOBS) --dist loadfile --timeout $(COVERAGE_TIMEOUT) \
+	  -o faulthandler_timeout=$$((2 * $(COVERAGE_TIMEOUT))) tests/unit $(ARGS) || failed=$$?; \
 	$(PY) -m coverage combine -q; \
 	$(PY) -m tests.tidy.coverage_page; \
 	[ $$failed = 0 ] || { echo "coverage: the page is written, but the unit tests failed" >&2; exit $$failed; }
