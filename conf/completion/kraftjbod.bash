@@ -7,7 +7,7 @@ _kraftjbod() {
 }
 
 complete -F _kraftjbod \
-  kraftjbod-broker-api-versions kraftjbod-cluster kraftjbod-configs \
+  kraftjbod-acls kraftjbod-broker-api-versions kraftjbod-cluster kraftjbod-configs \
   kraftjbod-console-consumer kraftjbod-console-producer kraftjbod-consumer-groups \
   kraftjbod-consumer-perf-test kraftjbod-delete-records kraftjbod-drain kraftjbod-dump-log \
   kraftjbod-features kraftjbod-gameday kraftjbod-get-offsets kraftjbod-health \

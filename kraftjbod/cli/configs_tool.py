@@ -42,16 +42,19 @@ from kraftjbod.cli.terminal.command import (
     format_option,
     json_option,
     parse_list,
+    read_file,
     report,
     timeout_option,
     tool,
 )
+from kraftjbod.cli.user_configs import alter_user, describe_users
 from kraftjbod.core.errors import (
     ConnectionLostError,
     ErrorCode,
     KraftJbodError,
     OperatingError,
 )
+from kraftjbod.core.properties import parse_properties
 from kraftjbod.net.dialer import Dialer
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
@@ -70,6 +73,7 @@ _TYPES: Final[Mapping[str, ResourceType]] = {
     "brokers": ResourceType.BROKER,
     "groups": ResourceType.GROUP,
 }
+_USERS: Final = "users"
 _DYNAMIC_SOURCES: Final = frozenset(
     {
         ConfigSource.DYNAMIC_TOPIC_CONFIG,
@@ -117,7 +121,7 @@ class Order:
 )
 @config_option
 @timeout_option
-@click.option("--entity-type", type=click.Choice(sorted(_TYPES)), required=True)
+@click.option("--entity-type", type=click.Choice(sorted([*_TYPES, _USERS])), required=True)
 @click.option(
     "--entity-name",
     metavar="NAME",
@@ -131,6 +135,11 @@ class Order:
     "--add-config",
     metavar="K1=V1,K2=[V1,V2],...",
     help="Values to set; write a list in square brackets.",
+)
+@click.option(
+    "--add-config-file",
+    type=click.Path(dir_okay=False),
+    help="Properties file with values to set, such as passwords of users.",
 )
 @click.option("--delete-config", metavar="K1,K2,...", help="Keys whose values to remove.")
 @format_option("kafka", "json", help="The format of Kafka's tool, or one JSON document.")
@@ -146,20 +155,33 @@ def main(
     action: str | None,
     shows_all: bool,
     add_config: str | None,
+    add_config_file: str | None,
     delete_config: str | None,
     style: str,
     as_json: bool,
 ) -> None:
-    """Show and change the configuration of topics, brokers and groups."""
+    """Show and change the configuration of topics, brokers and groups, and users of SCRAM."""
     if entity_name is not None and entity_default:
         raise click.UsageError("--entity-name and --entity-default exclude each other")
+    if add_config is not None and add_config_file is not None:
+        raise click.UsageError("--add-config and --add-config-file exclude each other")
+    adds = parse_added(add_config or "") if add_config_file is None else _of_file(add_config_file)
+    is_json = as_json or style == "json"
+    if entity_type == _USERS:
+        if bootstrap_server is None or entity_default:
+            raise click.UsageError("users need --bootstrap-server, and have no --entity-default")
+        at = ClusterAddress(
+            bootstrap_server=bootstrap_server, command_config=command_config, timeout_ms=give_up_ms
+        )
+        asyncio.run(_of_users(at, action, entity_name, adds, delete_config, as_json=is_json))
+        return
     order = Order(
         kind=_TYPES[entity_type],
         name="" if entity_default else entity_name,
-        adds=parse_added(add_config or ""),
+        adds=adds,
         deletes=parse_list(delete_config),
         shows_all=shows_all,
-        as_json=as_json or style == "json",
+        as_json=is_json,
     )
     _require_sense(action, order, is_controller=bootstrap_controller is not None)
     is_alter = action == "alter"
@@ -172,6 +194,31 @@ def main(
         bootstrap_server=bootstrap_server, command_config=command_config, timeout_ms=give_up_ms
     )
     asyncio.run(_at_brokers(cluster, is_alter, order))
+
+
+async def _of_users(
+    cluster: ClusterAddress,
+    action: str | None,
+    user: str | None,
+    adds: Mapping[str, str],
+    delete_config: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    if action == "alter":
+        if user is None:
+            raise click.UsageError("--alter needs --entity-name")
+        await alter_user(cluster, user, adds, delete_config)
+    elif action == "describe" and not adds and not delete_config:
+        await describe_users(cluster, user, as_json=as_json)
+    else:
+        raise click.UsageError("give exactly one of --describe, --alter")
+
+
+def _of_file(path: str) -> dict[str, str]:
+    """Return the values of a file of ``--add-config-file``, without the brackets of lists."""
+    values = parse_properties(read_file(path), path)
+    return {key: value.strip().removeprefix("[").removesuffix("]") for key, value in values.items()}
 
 
 def parse_added(text: str) -> dict[str, str]:

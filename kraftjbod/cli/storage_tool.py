@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 
 from kraftjbod.cli.earlier_cluster import find_earlier_cluster
+from kraftjbod.cli.initial_users import initial_users
 from kraftjbod.cli.quorum.initial_voters import QuorumFlags
 from kraftjbod.cli.terminal.command import Answer, answering, parse_pairs, read_file, tool_group
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
@@ -35,6 +36,7 @@ from kraftjbod.core.metadata_version import (
 )
 from kraftjbod.core.node_config import Endpoint, StorageSettings
 from kraftjbod.core.properties import parse_properties
+from kraftjbod.core.scram import ScramUser
 from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
 from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK, LOCK_FILE, META_PROPERTIES
@@ -85,6 +87,13 @@ def random_uuid(answer: Answer) -> None:
 @click.option("--release-version", "-r", default=None, help="Metadata version to start with.")
 @click.option("--feature", "-f", multiple=True, metavar="NAME=LEVEL", help="Feature level.")
 @click.option(
+    "--add-scram",
+    "-S",
+    multiple=True,
+    metavar="MECHANISM=[name=NAME,password=PASSWORD]",
+    help="A first user of SCRAM; the same values for all controllers of a new cluster.",
+)
+@click.option(
     "--standalone",
     "-s",
     is_flag=True,
@@ -112,6 +121,7 @@ def format_command(
     replace_lost: bool,
     release_version: str | None,
     feature: tuple[str, ...],
+    add_scram: tuple[str, ...],
     standalone: bool,
     no_initial_controllers: bool,
     initial_controllers: str | None,
@@ -126,10 +136,13 @@ def format_command(
     )
     quorum.check(settings)
     features = _features(release_version, feature)
+    level = MetadataVersion.of_level(features[METADATA_VERSION])
+    values = parse_properties(read_file(config), config)
     Formatter(
         settings,
         cluster_id.strip(),
         features,
+        users=initial_users(add_scram, level, values, os.urandom),
         ignore_formatted=ignore_formatted,
         replace_lost=replace_lost,
         quorum=quorum,
@@ -244,6 +257,7 @@ class Formatter:
         cluster_id: str,
         features: dict[str, int],
         *,
+        users: Sequence[ScramUser] = (),
         ignore_formatted: bool,
         replace_lost: bool = False,
         quorum: QuorumFlags = _NO_FLAGS,
@@ -258,6 +272,7 @@ class Formatter:
         self._settings = settings
         self._cluster_id = cluster_id
         self._features = features
+        self._users = users
         self._ignore_formatted = ignore_formatted
         self._replace_lost = replace_lost
         self._quorum = quorum
@@ -304,7 +319,7 @@ class Formatter:
         known = known.seen({path: self._format_dir(path) for path in ensemble.empty})
         if is_new_controller:
             encoded = None if voters is None else voters.encode()
-            write_bootstrap(self._vfs, metadata_dir, self._features, encoded)
+            write_bootstrap(self._vfs, metadata_dir, self._features, encoded, self._users)
         self._remember(ensemble, known)
 
     def _voters(self) -> VoterSet | None:

@@ -28,7 +28,7 @@ from kraftjbod.controller.quota_control import QuotaControlManager
 from kraftjbod.controller.reassignment_control import ReassignmentControlManager
 from kraftjbod.controller.replication_control import ReplicationControlManager
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.controller.scram_control import ScramControlManager
+from kraftjbod.controller.scram_control import ScramControlManager, first_credential
 from kraftjbod.controller.topic_control import TopicControlManager
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -43,6 +43,7 @@ from kraftjbod.core.ids import (
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.core.node_principals import NO_NODES, NodePrincipals
+from kraftjbod.core.scram import ScramUser
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -327,6 +328,7 @@ class ControlManagers:
         min_insync_replicas: int | None = None,
         *,
         fork: bool = False,
+        users: Iterable[ScramUser] = (),
     ) -> ControllerResult[None]:
         """Return the first records of an empty log, or those that an existing log lacks.
 
@@ -334,6 +336,7 @@ class ControlManagers:
         :param min_insync_replicas: the value in the controller's file for the cluster, recorded if
             the cluster has none yet.
         :param fork: whether the log lost its end, so that it gets another log id.
+        :param users: the first users of SCRAM, recorded in a log without feature levels only.
         """
         records: list[Record] = []
         if self.state.metadata_log_id is None or fork:
@@ -352,6 +355,8 @@ class ControlManagers:
                     if METADATA_VERSION not in present and name != METADATA_VERSION
                 ),
             ]
+            if METADATA_VERSION not in present:
+                records += map(first_credential, users)
         elif limit_ms := self._unrecorded_session_limit():
             records.append(self._session_limit(limit_ms))
         of_all = self.state.configs.get((ResourceType.BROKER, ""), {})

@@ -228,14 +228,14 @@ class FeatureControlManager:
             raise _invalid(
                 update,
                 f"It knows no access control lists: delete all {len(self._state.acls)} first, with "
-                "kafka-acls.sh.",
+                "kraftjbod-acls.",
             )
         if self._state.scram_credentials:
             users = sorted({user for _, user in self._state.scram_credentials})
             raise _invalid(
                 update,
                 f"It knows no SCRAM credentials: delete those of {_bounded(users)} first, with "
-                "kafka-configs.sh.",
+                "kraftjbod-configs.",
             )
 
     def _losses(self, wanted: MetadataVersion) -> list[str]:

@@ -56,6 +56,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import BrokerId, ConnectionId, DirectoryId, Uuid
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.work_slices import WorkSlices
+from kraftjbod.core.scram import ScramUser
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.metadata.record_codec import (
     MAX_ENTRY_BYTES,
@@ -115,6 +116,7 @@ class QuorumController:
         clock: Clock,
         metrics: Metrics,
         features: Mapping[str, int],
+        users: Sequence[ScramUser] = (),
         min_insync_replicas: int | None = None,
         is_refused: IsRefused,
         directories: Callable[[], Mapping[BrokerId, DirectoryId]] = dict,
@@ -123,6 +125,7 @@ class QuorumController:
     ) -> None:
         """:param make_managers: creates managers with empty metadata.
         :param features: feature levels for an empty log.
+        :param users: users of SCRAM for an empty log.
         :param min_insync_replicas: the cluster's value, recorded if its metadata has none yet.
         :param is_refused: checks the address of a broker that closed its connection.
         :param directories: returns the known directories of the controllers.
@@ -132,9 +135,8 @@ class QuorumController:
         #: Always accessed through this attribute, because the managers may be replaced.
         self._managers = make_managers()
         self._settings = self._managers.settings
-        self._driver = driver
-        self._clock, self._metrics = clock, metrics
-        self._features = features
+        self._driver, self._clock, self._metrics = driver, clock, metrics
+        self._features, self._users = features, users
         self._min_insync_replicas = min_insync_replicas
         self._make_managers = make_managers
         self._directories, self._replayed = directories, replayed
@@ -243,7 +245,9 @@ class QuorumController:
         :raises LogDirImpairedError: the disk is full.
         :raises NotControllerError: this node lost the leadership.
         """
-        bootstrap = self._managers.bootstrap(self._features, self._min_insync_replicas, fork=fork)
+        bootstrap = self._managers.bootstrap(
+            self._features, self._min_insync_replicas, fork=fork, users=self._users
+        )
         await self._commit(bootstrap)
         self._log_id_committed(self._managers.state.metadata_log_id)
         self._is_active = True

@@ -13,7 +13,7 @@ from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.core.node_principals import NODE_PRINCIPALS_KEY, NodePrincipals
-from kraftjbod.core.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
+from kraftjbod.core.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism, ScramUser
 from kraftjbod.metadata.records import (
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
@@ -119,3 +119,16 @@ class ScramControlManager:
 
 def _refused(message: str, code: ErrorCode) -> OperatingError:
     return OperatingError(message, code=code)
+
+
+def first_credential(user: ScramUser) -> UserScramCredentialRecord:
+    """Return the record of a user with which a cluster begins."""
+    of = user.credential
+    return UserScramCredentialRecord(
+        name=user.name,
+        mechanism=user.mechanism,
+        salt=of.salt,
+        stored_key=of.stored_key,
+        server_key=of.server_key,
+        iterations=of.iterations,
+    )

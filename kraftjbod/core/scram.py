@@ -74,6 +74,15 @@ class ScramCredential:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ScramUser:
+    """A user with the credential for one mechanism."""
+
+    name: str
+    mechanism: ScramMechanism
+    credential: ScramCredential
+
+
 def salt_of(random: bytes) -> bytes:
     """Return a salt in the form that Kafka's tools use: 130 bits as digits of base 36.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -24,6 +24,7 @@ from kraftjbod.core.ids import ConnectionId, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.node_principals import NO_NODES
+from kraftjbod.core.scram import ScramUser
 from kraftjbod.core.telemetry import LevelSwitch, get_logger
 from kraftjbod.core.version import package_version
 from kraftjbod.daemon.listener_limits import controller_listener_limits, memory_budget
@@ -56,6 +57,7 @@ from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK
 from kraftjbod.storage.identity.bootstrap import (
     forget_fork,
     read_bootstrap,
+    read_bootstrap_users,
     read_bootstrap_voters,
 )
 from kraftjbod.storage.identity.dir_opener import DirOpener
@@ -152,15 +154,16 @@ class ControllerServer:
         )
         await quorum.open()
         self._quorum = quorum
-        features, voters = await log_dir.run_operation(
+        features, voters, users = await log_dir.run_operation(
             OpKind.START,
             lambda: (
                 read_bootstrap(log_dir.vfs, log_dir.path),
                 read_bootstrap_voters(log_dir.vfs, log_dir.path),
+                read_bootstrap_users(log_dir.vfs, log_dir.path),
             ),
         )
         driver = self._build_driver(quorum, self._first_voters(voters))
-        self._controller = self._build_controller(self._cluster_id, features, driver, quorum)
+        self._controller = self._build_controller(self._cluster_id, features, users, driver, quorum)
         mark = f"{log_dir.path}/{FORK_MARK}"
         fork = await log_dir.run_operation(OpKind.START, lambda: log_dir.vfs.exists(mark))
         if fork and len(self._config.controller_quorum_voters) > 1:
@@ -249,6 +252,7 @@ class ControllerServer:
         self,
         cluster_id: str,
         features: Mapping[str, int],
+        users: Sequence[ScramUser],
         driver: RaftDriver,
         quorum: QuorumWiring,
     ) -> QuorumController:
@@ -273,6 +277,7 @@ class ControllerServer:
             clock=environment.clock,
             metrics=environment.metrics,
             features=features,
+            users=users,
             min_insync_replicas=config.min_insync_replicas,
             is_refused=is_refused,
             directories=quorum.directories,

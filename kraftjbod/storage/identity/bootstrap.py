@@ -1,14 +1,16 @@
 """DISK. ``bootstrap.json``: the initial content of a cluster's metadata log.
 
 ``kraftjbod-storage format`` writes the file into the metadata directory of a controller. The first
-active controller turns it into records. It holds feature levels, and the initial voters if no
-configuration names them.
+active controller turns it into records. It holds feature levels, the initial voters if no
+configuration names them, and the first users of SCRAM with their salted keys.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from kraftjbod.core.errors import InconsistentStorageError
 from kraftjbod.core.metadata_version import (
@@ -16,12 +18,17 @@ from kraftjbod.core.metadata_version import (
     METADATA_VERSION,
     MetadataVersion,
 )
+from kraftjbod.core.scram import MECHANISM_NAMES, ScramCredential, ScramUser
 from kraftjbod.storage.dir_names import BOOTSTRAP_FILE, FORK_MARK
 from kraftjbod.storage.vfs import Vfs, write_atomically
 
 
 def write_bootstrap(
-    vfs: Vfs, metadata_dir: str, features: Mapping[str, int], voters: bytes | None = None
+    vfs: Vfs,
+    metadata_dir: str,
+    features: Mapping[str, int],
+    voters: bytes | None = None,
+    users: Iterable[ScramUser] = (),
 ) -> None:
     """Write ``bootstrap.json`` atomically and durably.
 
@@ -31,6 +38,8 @@ def write_bootstrap(
     document: dict[str, object] = {"version": 1, "features": dict(sorted(features.items()))}
     if voters is not None:
         document["voters"] = json.loads(voters)
+    if scram := [_as_document(user) for user in users]:
+        document["scram"] = scram
     text = json.dumps(document, indent=2)
     write_atomically(vfs, f"{metadata_dir}/{BOOTSTRAP_FILE}", f"{text}\n".encode())
 
@@ -72,6 +81,47 @@ def read_bootstrap_voters(vfs: Vfs, metadata_dir: str) -> bytes | None:
             f"{path} is damaged ({e}); restore it from a backup (docs/metadata-backup.md)"
         ) from e
     return None if voters is None else json.dumps(voters).encode()
+
+
+def read_bootstrap_users(vfs: Vfs, metadata_dir: str) -> tuple[ScramUser, ...]:
+    """Return the first users of SCRAM; none if the file does not exist or has none.
+
+    :raises StartupError: the file is damaged.
+    """
+    path = f"{metadata_dir}/{BOOTSTRAP_FILE}"
+    data = vfs.read_if_exists(path)
+    try:
+        documents = [] if data is None else json.loads(bytes(data)).get("scram", [])
+        return tuple(map(_as_user, documents))
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        # The content may be that of a key.
+        raise InconsistentStorageError(
+            f"{path} is damaged; restore it from a backup (docs/metadata-backup.md)"
+        ) from e
+
+
+def _as_document(user: ScramUser) -> dict[str, object]:
+    of = user.credential
+    keys = {"salt": of.salt, "storedKey": of.stored_key, "serverKey": of.server_key}
+    return {
+        "name": user.name,
+        "mechanism": user.mechanism.mechanism_name,
+        "iterations": of.iterations,
+        **{name: base64.b64encode(key).decode() for name, key in keys.items()},
+    }
+
+
+def _as_user(document: Mapping[str, Any]) -> ScramUser:
+    def key(name: str) -> bytes:
+        return base64.b64decode(document[name], validate=True)
+
+    credential = ScramCredential(
+        salt=key("salt"),
+        stored_key=key("storedKey"),
+        server_key=key("serverKey"),
+        iterations=int(document["iterations"]),
+    )
+    return ScramUser(str(document["name"]), MECHANISM_NAMES[document["mechanism"]], credential)
 
 
 def forget_fork(vfs: Vfs, metadata_dir: str) -> None:
