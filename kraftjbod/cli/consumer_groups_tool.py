@@ -485,7 +485,7 @@ async def _reset(
         partitions = group_tables.resets_document(offsets)
         document = {"group": group, "isExecuted": is_executed, "partitions": partitions}
         answer.say(None, groups=[document])
-    text = offset_reset.export(resets).rstrip("\n")
+    text = offset_reset.export(resets, has_several_groups=len(described) > 1).rstrip("\n")
     answer.say(text if asked.flags["export"] else group_tables.resets_table(resets))
     return failed
 

@@ -508,14 +508,17 @@ class BrokerDir:
     def describe(self) -> LogDirDescription:
         """Return the broker's description of the directory.
 
-        :raises OperatingError: the broker does not run, or did not answer.
+        :raises OperatingError: the broker does not run, did not answer, or forgot the directory.
         """
         self._require_running()
 
         async def ask(client: ClusterClient) -> LogDirDescription:
             await client.retry(client.refresh_metadata)
             dirs = await describe_log_dirs(client, self._broker.id)
-            return next(one for one in dirs if one.path == str(self.path))
+            found = next((one for one in dirs if one.path == str(self.path)), None)
+            if found is None:
+                raise OperatingError(f"the broker has no directory {self.path}: was it forgotten?")
+            return found
 
         return self._cluster._ask(ask)
 

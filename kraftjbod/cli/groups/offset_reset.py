@@ -108,13 +108,17 @@ def parse_file(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartit
     return wanted
 
 
-def export(resets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
-    """Return the new offsets as the text that :func:`parse_file` reads."""
+def export(resets: Mapping[str, Mapping[TopicPartition, int]], *, has_several_groups: bool) -> str:
+    """Return the new offsets as the text that :func:`parse_file` reads.
+
+    :param has_several_groups: each line begins with the group. True if the command names several
+        groups, even if all but one were refused: the same command reads the file later.
+    """
     out = _Lines()
     writer = csv.writer(out, lineterminator="\n")
     for group, offsets in resets.items():
         for partition, offset in offsets.items():
-            own = [group] if len(resets) > 1 else []
+            own = [group] if has_several_groups else []
             writer.writerow([*own, partition.topic, partition.partition, offset])
     return "".join(out)
 

@@ -71,10 +71,11 @@ def format_known_dirs(known: KnownDirs) -> bytes:
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
-def parse_known_dirs(text: str, path: str) -> KnownDirs:
-    """Parse the text of ``known-log-dirs.json``.
+def parse_known_dirs(text: str | bytes, path: str) -> KnownDirs:
+    """Parse the content of ``known-log-dirs.json``.
 
-    :raises InconsistentStorageError: the text is damaged. The message names ``path``.
+    :raises InconsistentStorageError: the content is damaged, or not UTF-8. The message names
+        ``path``.
     """
     try:
         document = json.loads(text)
@@ -91,7 +92,7 @@ def parse_known_dirs(text: str, path: str) -> KnownDirs:
 def read_known_dirs(vfs: Vfs, metadata_dir: str) -> KnownDirs:
     path = f"{metadata_dir}/{KNOWN_LOG_DIRS}"
     data = vfs.read_if_exists(path)
-    return KnownDirs() if data is None else parse_known_dirs(bytes(data).decode(), path)
+    return KnownDirs() if data is None else parse_known_dirs(bytes(data), path)
 
 
 def write_known_dirs(vfs: Vfs, metadata_dir: str, known: KnownDirs) -> None:

@@ -63,11 +63,15 @@ def test_parse_instant_accepts_time_zones_and_rejects_other_text(text: str) -> N
 
 def test_parse_file_reads_exported_offsets_of_requested_groups() -> None:
     one = {"g": {ZERO: 4, ONE: 0}}
-    assert export(one) == "t,0,4\nt,1,0\n"
-    assert parse_file(export(one), ["g"]) == one
+    text = export(one, has_several_groups=False)
+    assert text == "t,0,4\nt,1,0\n"
+    assert parse_file(text, ["g"]) == one
+    text = export(one, has_several_groups=True)
+    assert parse_file(text, ["g", "h"]) == one, "the other group was refused"
     two = {**one, "h": {ONE: 7}}
-    assert parse_file(export(two), ["g", "h"]) == two
-    assert parse_file(export(two), ["h", "i"]) == {"h": {ONE: 7}}, "others were not asked for"
+    text = export(two, has_several_groups=True)
+    assert parse_file(text, ["g", "h"]) == two
+    assert parse_file(text, ["h", "i"]) == {"h": {ONE: 7}}, "others were not asked for"
 
 
 @pytest.mark.parametrize("line", ["t,0", "t,a,1", "t,0,-1", ",0,1", "g,h,t,0,1"])

@@ -12,6 +12,7 @@ from kraftjbod.storage.identity.known_dirs import (
     read_known_dirs,
     write_known_dirs,
 )
+from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import directory_id
 
@@ -32,6 +33,16 @@ def test_known_dirs_are_read_as_written() -> None:
 def test_parse_known_dirs_rejects_a_damaged_file_and_names_its_path(damaged: str) -> None:
     with pytest.raises(StartupError, match="the/path"):
         parse_known_dirs(damaged, "the/path")
+
+
+def test_read_known_dirs_rejects_a_file_that_is_not_utf_8() -> None:
+    vfs = MemVfs()
+    vfs.make_dirs("/meta")
+    write_known_dirs(vfs, "/meta", TWO)
+    file = vfs.open("/meta/known-log-dirs.json", OpenMode.READ_WRITE)
+    file.write_at(5, [b"\xff"])
+    with pytest.raises(StartupError, match=r"known-log-dirs\.json is damaged"):
+        read_known_dirs(vfs, "/meta")
 
 
 def test_parse_known_dirs_accepts_a_file_without_added_directories() -> None:
