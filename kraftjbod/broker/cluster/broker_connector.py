@@ -52,6 +52,8 @@ class BrokerConnector:
     async def connect(self, peer: BrokerId, *, purpose: str, timeout_ms: int) -> KafkaConnection:
         """Open a dedicated connection to ``peer`` with the client id ``broker-<id>-<purpose>``.
 
+        :param timeout_ms: time limit of each step: connecting, each request of the handshake and
+            the login.
         :raises ConnectionLostError: the metadata has no endpoint of the peer, it is unreachable, or
             it is fenced meanwhile.
         :raises RequestTimedOutError: the peer accepts the connection but does not respond.

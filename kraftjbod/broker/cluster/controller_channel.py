@@ -142,7 +142,8 @@ class ControllerChannel:
         return f"<ControllerChannel {host}:{port}>"
 
     async def call(self, request: Asks[R_co], *, timeout_ms: int) -> R_co:
-        """Send a request to the active controller and return its response.
+        """Send a request to the active controller and return its response. Other voters are asked
+        until ``timeout_ms`` have passed. If a connection breaks, the request may take effect twice.
 
         :raises OperatingError: the controller's refusal, with its code. At the deadline: the last
             failure (NOT_CONTROLLER or a :class:`ConnectionLostError`) or REQUEST_TIMED_OUT.

@@ -47,7 +47,8 @@ class DynamicConfigs:
         take(self.current)
 
     def refresh(self) -> frozenset[str]:
-        """Apply the brokers' configuration in the metadata and notify the subscribers.
+        """Apply the brokers' configuration in the metadata, and notify the subscribers if it
+        changed.
 
         Return the keys whose value changed.
         """

@@ -43,7 +43,9 @@ class MetadataCache:
         ]
 
     def endpoint(self, broker_id: BrokerId, listener_name: str) -> Listener | None:
-        """Return the endpoint of ``broker_id`` for ``listener_name``; None if unknown or fenced."""
+        """Return the endpoint of ``broker_id`` for ``listener_name``; None if the broker is unknown
+        or fenced, or has no such listener.
+        """
         broker = self.state.brokers.get(broker_id)
         if broker is None or broker.fenced:
             return None

@@ -25,7 +25,7 @@ from kraftjbod.core.topic_config import ThrottledReplicas, TopicConfig
 
 
 class ReplicationQuota:
-    """The quota of this broker as leader, or as follower.
+    """The quota of this broker as leader, or as follower. ``now_ms`` is monotonic in all methods.
 
     ``listed`` returns the throttled replicas of a topic.
     """
@@ -102,7 +102,9 @@ class FetchTurns:
         self._having: dict[TopicPartition, None] = {}
 
     def begin_turn(self, topic_partition: TopicPartition, now_ms: int) -> bool:
-        """Give the replica a turn if possible; return whether it has one."""
+        """Give the replica a turn if possible; return whether it has one. ``now_ms`` is
+        monotonic.
+        """
         if self._quota.wait_ms(now_ms) > 0:
             return False
         if topic_partition not in self._having and len(self._having) >= self._max_turns:

@@ -58,7 +58,7 @@ class InternalTopics:
 
     @property
     def closed(self) -> frozenset[str]:
-        """Topics that only their leaders write, never Produce."""
+        """Topics that refuse Produce, because only their leaders write them."""
         return frozenset(name for name, topic in self._topics.items() if topic.is_closed)
 
     @property

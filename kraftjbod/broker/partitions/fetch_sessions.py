@@ -119,7 +119,7 @@ class FetchSession:
         return f"<FetchSession {self.session_id} parts={len(self.parts)} news={len(self.news)}>"
 
     def follow(self, key: TopicIdPartition, wanted: FetchFrom) -> None:
-        """Add or update a partition, and report it in the next response.
+        """Add or update a partition, and mark it as changed, so that the next fetch looks at it.
 
         :raises OperatingError: INVALID_REQUEST, if the session would have too many partitions.
         """

@@ -222,6 +222,7 @@ class Partition:
 
         :param log_end_offset: the present end of the local log. No append may be in flight when the
             role changes, or the new leader epoch would start at a wrong offset.
+        :param now_ms: monotonic time, from which followers in the ISR have the full lag time.
         :param moment: a value of :class:`Moments`.
         :return: the effect on the role of this replica.
         """
@@ -389,7 +390,8 @@ class Partition:
     # --- offsets ---------------------------------------------------------------------------------
 
     def note_idle_followers(self, now_ms: int) -> None:
-        """Mark each follower in the maximal ISR that has the whole log as caught up at ``now_ms``.
+        """Mark each follower in the maximal ISR that has the whole log as caught up at ``now_ms``
+        (monotonic).
 
         Call it before ``log_end_moved``. A fetch of such a follower waits at the leader or does not
         name the partition, so no fetch updates its time.
@@ -417,7 +419,7 @@ class Partition:
         moment: int,
         log_start_offset: int = UNKNOWN_OFFSET,
     ) -> bool | None:
-        """Note a follower's fetch from ``fetch_offset``.
+        """Note a follower's fetch from ``fetch_offset`` at ``now_ms`` (monotonic).
 
         Call it after ``require_follower``: an offset of another epoch says nothing about this log.
 

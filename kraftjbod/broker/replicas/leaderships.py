@@ -31,8 +31,8 @@ class Leadership(NamedTuple):
 class LeadershipSubscriber(Protocol):
     """A subscriber to leaderships.
 
-    The methods run while the replica changes its role. A method may start tasks, but must not await
-    or raise.
+    The methods run after the change of the role, in the same event loop iteration. A method may
+    start tasks, but must not await or raise.
     """
 
     def elected(self, leadership: Leadership) -> None:

@@ -109,9 +109,8 @@ class MarkerQueue:
         self, ending: Ending, partitions: Collection[TopicPartition], now_ms: int
     ) -> frozenset[TopicPartition]:
         """Queue a marker for each of ``partitions``, in place of earlier markers of the
-        transaction.
-
-        Return the partitions that do not exist, which count as done.
+        transaction. Return the partitions that do not exist, which count as done. ``now_ms`` is
+        monotonic.
         """
         self._endings[ending.transactional_id] = ending
         ending.left = set(partitions)
@@ -170,6 +169,7 @@ class MarkerQueue:
 
         :param codes: the response's codes by producer id and partition. A marker without a code is
             retried.
+        :param now_ms: monotonic time, from which the pause before a retry counts.
         """
         done: dict[Ending, set[TopicPartition]] = {}
         given_up: dict[Ending, ErrorCode] = {}
@@ -195,15 +195,14 @@ class MarkerQueue:
 
     @property
     def next_ms(self) -> int | None:
-        """The time (as ``now_ms`` of the other methods) at which :meth:`retry` must be called; None
-        if no marker waits for a retry.
+        """The time (monotonic ms) at which :meth:`retry` must be called; None if no marker waits
+        for a retry.
         """
         return self._later[0][0] if self._later else None
 
     def retry(self, now_ms: int) -> list[Outcome]:
-        """Queue the markers whose pause is over, each for its partition's present leader.
-
-        Return deleted partitions as done, per transaction.
+        """Queue the markers whose pause is over at ``now_ms`` (monotonic), each for its partition's
+        present leader. Return deleted partitions as done, per transaction.
         """
         gone: dict[Ending, set[TopicPartition]] = {}
         while self._later and self._later[0][0] <= now_ms:

@@ -111,7 +111,9 @@ class ClassicGroup:
         return bool(self.members or self.pending or self._writes)
 
     def load(self, kept: GroupMetadata, now_ms: int) -> None:
-        """Restore the last written state of the group. The sessions of its members start again."""
+        """Restore the last written state of the group. The sessions of its members start again at
+        ``now_ms`` (monotonic).
+        """
         self.generation = kept.generation
         self.protocol_type = kept.protocol_type or None
         self.protocol_name = kept.protocol_name
@@ -159,9 +161,10 @@ class ClassicGroup:
     ) -> ErrorCode:
         """Return NONE if the sender may commit offsets, else the error code for it.
 
-        A commit outside a transaction renews the member's session.
+        An accepted commit outside a transaction renews the member's session.
 
         :param generation: negative for a sender that is no member of the group.
+        :param now_ms: monotonic time.
         :param in_transaction: the sender is a producer (TxnOffsetCommit).
         """
         self._now_ms = now_ms

@@ -133,13 +133,15 @@ class ConsumerGroup:
         self.state.apply(fact)
 
     def loaded(self, now_ms: int) -> None:
-        """Start the sessions and revocation timeouts of the members, after all facts were
-        loaded."""
+        """Start the sessions and revocation timeouts of the members at ``now_ms`` (monotonic),
+        after all facts were loaded.
+        """
         for member_id in self.state.members:
             self._renew(member_id, now_ms)
 
     def follow(self, facts: Iterable[Fact], now_ms: int) -> None:
-        """Take the place of a classic group.
+        """Take the place of a classic group. The sessions of the members start at ``now_ms``
+        (monotonic).
 
         :param facts: the facts that convert the group, to be written with its first changes.
         """

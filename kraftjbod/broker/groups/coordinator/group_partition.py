@@ -140,7 +140,9 @@ class GroupPartition:
                 self._offsets.setdefault(group_id, {})[topic_partition] = committed
 
     def loaded(self, now_ms: int) -> None:
-        """Start the loaded groups, after all facts of the log were applied."""
+        """Start the loaded groups at ``now_ms`` (monotonic), after all facts of the log were
+        applied.
+        """
         for group_id, kept in self._kept.items():
             group = self.groups[group_id] = ClassicGroup(group_id, self._limits)
             group.load(kept, now_ms)
@@ -168,7 +170,9 @@ class GroupPartition:
         return group
 
     def became_classic(self, group_id: str, group: GroupMetadata | None, now_ms: int) -> None:
-        """Replace a consumer group by a classic group, or remove it if ``group`` is None."""
+        """Replace a consumer group by a classic group, or remove it if ``group`` is None. The
+        sessions of the members start at ``now_ms`` (monotonic).
+        """
         self.consumer_groups.pop(group_id, None)
         if group is not None:
             self.take(GroupFact(group_id, group))
@@ -183,9 +187,9 @@ class GroupPartition:
         return True
 
     def restore(self, group_id: str, now_ms: int) -> ClassicGroup | None:
-        """Restore a classic group whose conversion to a consumer group was not written.
-
-        Return it, or None if there is nothing to restore.
+        """Restore a classic group whose conversion to a consumer group was not written. Return it,
+        or None if there is nothing to restore. The sessions of its members start at ``now_ms``
+        (monotonic).
         """
         kept = self._kept.get(group_id)
         if kept is None or group_id in self.groups or group_id in self.consumer_groups:

@@ -53,9 +53,9 @@ class LedGroups:
     def set_timer(
         self, group: ClassicGroup | ConsumerGroup, now_ms: int, passed: Callable[[], None]
     ) -> None:
-        """Call ``passed`` at the group's next deadline, if it has one.
+        """Call ``passed`` at the group's next deadline, if it has one. ``now_ms`` is monotonic.
 
-        A timer that is set for an earlier time stays: when it fires it sets the next one.
+        A timer that is set for an earlier time stays: when it fires, the caller sets the next one.
         """
         at_ms, set_for = group.next_deadline_ms, self.timers.get(group)
         if set_for is not None:
