@@ -457,6 +457,28 @@ CASES: dict[str, list[Case]] = {
             )
         )
     ],
+    "DescribeClientQuotas": [
+        Case(lambda: m.DescribeClientQuotasRequest(components=[], strict=False))
+    ],
+    "AlterClientQuotas": [
+        Case(
+            lambda: m.AlterClientQuotasRequest(
+                entries=[
+                    m.AlterClientQuotasRequest.EntryData(
+                        entity=[
+                            m.AlterClientQuotasRequest.EntityData(
+                                entity_type="user", entity_name="absent"
+                            )
+                        ],
+                        ops=[
+                            m.AlterClientQuotasRequest.OpData(key="producer_byte_rate", remove=True)
+                        ],
+                    )
+                ],
+                validate_only=True,
+            )
+        )
+    ],
     "FindCoordinator": [
         Case(lambda: m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), [0]),
         Case(lambda: m.FindCoordinatorRequest(key_type=0, key="g"), [0], 3),
