@@ -41,8 +41,8 @@ def within_limits(
 ) -> Iterator[bool]:
     """Yield for each of ``moves``, in plan order, whether it is selected.
 
-    Ends early at the limit: no further move is selected. A limit of None is none; a sum equal to
-    the limit is allowed.
+    Ends early at the limit: no further move is selected. None means no limit; a sum equal to the
+    limit is allowed.
     """
     state = _Left()
     so_many, so_large = 0, 0

@@ -59,8 +59,8 @@ class BrokerLoad:
     """Sums and shares of one broker.
 
     ``excess`` is the number of bytes above its share, by directory path; negative below.
-    ``weight_bytes`` is what has to leave drained directories: the bytes of movable replicas, and
-    one byte per replica, so that empty replicas count.
+    ``weight_bytes`` is the number of bytes that must leave drained directories: those of movable
+    replicas, and one byte per replica, so that empty replicas count.
     """
 
     broker_id: int

@@ -81,7 +81,7 @@ def encode_entries(
     """Split ``records`` into entries of at most ``max_bytes``, each with at least one record.
 
     Returns the records and the payload of each entry. An entry of one record may be larger. Without
-    records there is one empty entry.
+    records the result is one empty entry.
 
     :param level: ``metadata.version`` before the entries.
     :raises LocalProtocolError: a record has a value that the level cannot represent.

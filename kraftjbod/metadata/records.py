@@ -248,7 +248,7 @@ class PartitionChangeRecord:
     leader epoch, even if the leader stays the same broker.
 
     If ``replicas`` is given without ``directories``, the partition's directories must all be
-    MIGRATING, and are so afterwards.
+    MIGRATING, and do not change.
     """
 
     TYPE: ClassVar[int] = 5

@@ -331,7 +331,7 @@ class PartitionRegistration:
     def holders(self) -> tuple[BrokerId, ...]:
         """Replicas that have all committed records: the ISR and the eligible leader replicas.
 
-        If there are none, the last leader, because no other replica is known to have more records.
+        Without such replicas: the last leader; no other replica is known to have more records.
         """
         return self.isr + self.elr or self.last_known_elr
 
