@@ -61,7 +61,12 @@ class Replica(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A replica at its final place; ``pending_bytes`` have not been copied there yet."""
+    """A replica at the place that it has after all pending moves and reassignments.
+
+    ``pending_bytes`` have not been copied there yet. ``write_rate`` is in bytes per second.
+    ``brokers`` is the partition's assignment, None if unknown. ``is_movable`` is whether a plan may
+    move the replica, ``must_leave`` whether it may and its directory or broker is drained.
+    """
 
     topic: str
     partition: int

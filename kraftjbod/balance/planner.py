@@ -56,12 +56,16 @@ _COOLEST: Final = 4
 
 
 class Tier(IntEnum):
-    """Purpose of a move. Under a limit, lower tiers come first."""
+    """Purpose of a move. Under a limit, moves with lower numbers come first."""
 
     DRAIN = 0
+    """Empties a drained directory or broker."""
     ACROSS = 1
+    """Takes a replica to another broker, to level the brokers' bytes."""
     BYTES = 2
+    """Levels the bytes of directories."""
     RATE = 3
+    """Levels the write rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

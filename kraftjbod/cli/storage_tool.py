@@ -434,7 +434,9 @@ class Formatter:
 def load_settings(path: str) -> StorageSettings:
     """Return the settings in a node's configuration file.
 
-    :raises ConfigError: the file cannot be read or is malformed.
+    Relative paths in the file are relative to the working directory.
+
+    :raises ConfigError: the file cannot be read or is malformed, or a value is invalid.
     """
     return StorageSettings.from_properties(
         parse_properties(read_file(path), path), source=path, base_dir=os.getcwd()

@@ -336,7 +336,7 @@ class ControlManagers:
         :param min_insync_replicas: the value in the controller's file for the cluster, recorded if
             the cluster has none yet.
         :param fork: whether the log lost its end, so that it gets another log id.
-        :param users: the first users of SCRAM, recorded in a log without feature levels only.
+        :param users: the first users of SCRAM, recorded only if the log has no feature levels.
         """
         records: list[Record] = []
         if self.state.metadata_log_id is None or fork:

@@ -301,10 +301,14 @@ class QuorumController:
             await asyncio.gather(log, return_exceptions=True)
 
     def release_waits(self) -> None:
-        """Answer the waiting metadata fetches now, so that the listener can close."""
+        """End all present and later waits for commits, so that the listener can close.
+
+        Also resigns if this controller leads and is not the only voter.
+        """
         self._driver.release_waits()
 
     async def stop(self) -> None:
+        """Cancel the periodic passes, then stop the driver, see :meth:`RaftDriver.stop`."""
         tasks = self._drop_tasks()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._driver.stop()
@@ -378,7 +382,7 @@ class QuorumController:
         return result.response
 
     def is_of_registered_broker(self, request: RpcRequest) -> bool:
-        """Return whether the request names a registered broker and the broker's present epoch."""
+        """Return whether the request names a registered broker and the broker's current epoch."""
         broker = self._managers.state.brokers.get(getattr(request, "broker_id", BrokerId(-1)))
         return broker is not None and broker.epoch == getattr(request, "broker_epoch", None)
 

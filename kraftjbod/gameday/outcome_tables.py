@@ -17,7 +17,7 @@ _WRONG_HEADINGS: Final = ("lost", "twice", "order", "changed", "offset")
 _LEGEND: Final = (
     "gap: longest time between two acknowledgements; before: the same before the fault.",
     "*: the faulty directory or broker led it. acked, read: records acknowledged, and read back.",
-    "wrong: records lost, duplicated, out of order, changed, or not at the promised offset.",
+    "wrong: records lost, duplicated, out of order, changed, or not at the acknowledged offset.",
 )
 
 

@@ -48,8 +48,11 @@ def sample(role: str, number: int = 1, *, controllers: int = CONTROLLERS) -> str
 def write_samples(
     directory: Path, *, brokers: int, controllers: int = CONTROLLERS
 ) -> dict[Path, bool]:
-    """Write a file for each daemon of a small cluster; existing files stay as they are.
+    """Write a configuration file ``<daemon>.properties`` for each daemon of a small cluster.
 
+    Existing files stay as they are.
+
+    :param directory: created if it is missing.
     :returns: for each file whether it was written.
     :raises OSError: a file cannot be written.
     """

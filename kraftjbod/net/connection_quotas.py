@@ -68,9 +68,10 @@ class ConnectionQuotas:
     def admit(
         self, connection: Counted, now_s: float, *, are_descriptors_short: bool = False
     ) -> bool:
-        """Assign a slot or make ``connection`` pending; return False if neither is possible.
+        """Assign a slot to ``connection`` or make it pending.
 
-        If too many connections are pending, the oldest of them is aborted.
+        If too many connections are pending, the oldest of them is aborted. Returns False if there
+        is no slot and the limit of pending connections is 0.
 
         :param now_s: event loop time.
         :param are_descriptors_short: give no client slot, because disks need the remaining

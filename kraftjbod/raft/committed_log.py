@@ -68,10 +68,14 @@ class RaftListener(Protocol):
         ...
 
     def on_snapshot_due(self) -> None:
-        """Start a snapshot of the present state, because the newest snapshot is damaged."""
+        """Start a snapshot of the present state: the newest one is damaged, or a snapshot got due
+        while the state was reloaded.
+        """
         ...
 
-    def on_commit(self, entry: Entry) -> None: ...
+    def on_commit(self, entry: Entry) -> None:
+        """Apply a committed entry."""
+        ...
 
     def on_leader(self, term: int) -> None:
         """Become the leader of ``term``.

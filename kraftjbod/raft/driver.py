@@ -224,7 +224,9 @@ class RaftDriver:
         )
 
     def release_waits(self) -> None:
-        """End all waits for commits now, and resign if there is another voter."""
+        """End all present and later waits for commits, and resign if this node leads and is not the
+        only voter.
+        """
         self._waits.end()
         self.resign()
 
@@ -336,8 +338,8 @@ class RaftDriver:
         self._contradicted_by = leader
 
     def note_connection_lost(self, voter: BrokerId) -> None:
-        """Record that the connection to a voter was closed or refused, and stand soon if it was the
-        leader.
+        """Stand for election soon if ``voter``, whose connection was closed or refused, is the
+        known leader. No effect otherwise.
         """
         core = self._core
         if core is not None and core.leader is not None and core.leader.node_id == voter:
@@ -450,7 +452,11 @@ class RaftDriver:
         return self._proposals.add(entry)
 
     def ask_for_log(self, of: Iterable[ReplicaKey]) -> None:
-        """Request the log from the replicas ``of``, which the own log does not name."""
+        """Ask the replicas ``of`` for their log (:class:`Observe`).
+
+        For a node whose own log, which may be empty, does not name these replicas. No effect if a
+        leader is known.
+        """
         self._required_core().ask_for_log(of)
         self._note_change()
 

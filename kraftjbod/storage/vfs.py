@@ -162,7 +162,12 @@ class Vfs(Protocol):
         ...
 
     def open_stream(self, path: str) -> io.BufferedReader:
-        """Open the file for one sequential read from its beginning. Intended for small files."""
+        """Open the file for one sequential read from its beginning. Intended for small files.
+
+        The caller closes the reader.
+
+        :raises OSError: the file cannot be opened.
+        """
         ...
 
     def read_if_exists(self, path: str) -> bytes | None:

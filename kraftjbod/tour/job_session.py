@@ -57,7 +57,11 @@ class JobSession:
         return importlib.util.find_spec("pyspark") is not None
 
     async def start(self) -> None:
-        """Begin to start Spark. :meth:`ask` reports a failed start."""
+        """Start Spark's process; it becomes ready in the background.
+
+        No effect if it was started already, or if Spark is not installed: then :meth:`ask` must not
+        be called, see :meth:`is_installed`. :meth:`ask` reports a process that cannot be started.
+        """
         if self._process is not None or not self.is_installed():
             return
         try:

@@ -192,7 +192,7 @@ def _report(run_dir: Path, reporter: Reporter, outcome: Outcome) -> bool:
     reporter.step(
         f"[green]Nothing was lost[/green]: all {outcome.acknowledged:,} acknowledged records "
         f"({outcome.acknowledged / seconds:,.0f} a second) are there, once, unchanged, in order, "
-        "at the offsets that were promised."
+        "at the acknowledged offsets."
     )
     return not outcome.problems
 

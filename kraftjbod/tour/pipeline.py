@@ -92,7 +92,7 @@ class Pipeline:
         return self.cluster.run_dir / "acknowledged.jsonl"
 
     async def _ingest(self) -> Mapping[str, Any]:
-        self.reporter.step(f"Spark takes topic {self.topic} in, each record once.")
+        self.reporter.step(f"Spark ingests topic {self.topic}, each record once.")
         done = await self._done(self._ask("ingest", "--topics", self.topic))
         self.reporter.note(f"{done['rows']:,} records in {shortened(Path(done['table']))}")
         return done
@@ -122,7 +122,7 @@ class Pipeline:
         return self.cluster.run_dir / "plan.json"
 
     async def _even_out(self, asked: Asked) -> Mapping[str, Any]:
-        self.reporter.step("Spark plans how to even the disks out.")
+        self.reporter.step("Spark plans moves that balance the disks.")
         done = await self._done(asked)
         before, after = done["before"]["skew"], done["after"]["skew"]
         self.reporter.note(

@@ -23,10 +23,10 @@ SCENARIOS: Final = {
     "one owner, no record is lost, and no record is read twice",
     "loses a disk": "the disk of the group's coordinator, which also holds leaders of the topic, "
     "fails under load: no record is lost or duplicated, and no member is removed",
-    "transacts": "copies records in transactions that also commit the group's offsets, and aborts "
-    "a third of them: each record is committed once",
-    "administers": "creates, extends, configures and deletes topics; describes a group and its "
-    "offsets, and deletes the group",
+    "transacts": "a program copies records in transactions that also commit the group's offsets, "
+    "and aborts a third of them: each record is committed once",
+    "administers": "an admin client creates, extends, configures and deletes topics; describes a "
+    "group and its offsets, and deletes the group",
 }
 #: The verb of ``programs.py`` that a scenario needs.
 _NEEDED: Final = {"administers": "admin", "transacts": "copy"}
@@ -51,11 +51,11 @@ _BUILT: Final = "## Programs built on these clients"
 _HEAD: Final = """# Clients
 
 A small program in `tests/clients` tests each of these clients, unmodified from its registry, with a cluster of three brokers with two disks each.
-`make clients` runs all programs and writes this page with their results. The tests skip a client whose language is not installed; then this part of the page is kept unchanged.
+`make clients` runs all programs and writes this page with their results. The tests skip a client whose language is not installed. If one is skipped, this section keeps its former results.
 
 """
 _TRIED: Final = """
-All topics have six partitions and three replicas.
+The tests create topics with six partitions and three replicas, except those of *administers*.
 Clients named `-consumer` use the newer group protocol (`group.protocol=consumer`).
 The page [protocol.md](protocol.md) lists the requests that brokers serve, with their versions.
 """
@@ -98,7 +98,10 @@ def _words() -> Iterator[str]:
 
 def _lacks() -> Iterator[str]:
     yield ""
-    yield "Some clients do not support all scenarios. These parts are left out:"
+    yield (
+        "Some clients do not support all scenarios. These parts are left out; a scenario that is "
+        "left out completely has an empty cell:"
+    )
     yield ""
     for client in CLIENTS:
         if client.lacks:

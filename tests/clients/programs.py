@@ -289,8 +289,8 @@ CLIENTS: Final[Sequence[Client]] = (
         lacks={
             "admin": "no administration",
             "copy": "no transactions",
-            COMMITS: "no explicit commits; its automatic commits may cover a record that it has "
-            "not printed when members join or leave",
+            COMMITS: "no explicit commits; when members join or leave, its automatic commits may "
+            "cover a record that it has not printed",
         },
     ),
     Client(name="franz-go", language="Go", registry="Go modules", build=lambda: _go("franz")),

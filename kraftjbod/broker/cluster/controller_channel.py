@@ -64,7 +64,7 @@ Address = tuple[str, int]
 
 
 class Asks(Protocol[R_co]):
-    """A request class whose response class is ``R_co``; it gives ``call`` its return type."""
+    """A request class whose response class is ``R_co``, the return type of ``call``."""
 
     @property
     def Response(self) -> type[R_co]: ...

@@ -123,7 +123,7 @@ class FollowerSession:
     # --- the leader's session ---------------------------------------------------------------------
 
     def name(self, one: Followed) -> None:
-        """Name the replica in the next fetch, if it is still followed."""
+        """Include the replica in the next fetch request, if it is still followed."""
         if self.is_followed(one):
             self._unreported[one.topic_partition] = one
 

@@ -64,7 +64,9 @@ _AWAIT_METADATA_CODES: Final = frozenset(
 
 
 def verdict_of(code: ErrorCode) -> IsrVerdict:
-    """Return the consequence of the error ``code`` for a change that is still pending."""
+    """Return the consequence of a partition's error in the AlterPartition response, for a change
+    that is still pending. Never STALE.
+    """
     if code in _AWAIT_METADATA_CODES:
         return IsrVerdict.AWAIT_METADATA
     return IsrVerdict.ROLLED_BACK if code == ErrorCode.INELIGIBLE_REPLICA else IsrVerdict.RETRY

@@ -59,8 +59,11 @@ class EndRequested:
     producer_id: int
     producer_epoch: int
     commits: bool
+    """True to commit, False to abort."""
     version: int
+    """The client's level of ``transaction.version``."""
     fresh_producer_id: int = NO_PRODUCER
+    """Used if the epochs are exhausted; see :attr:`Transaction.is_exhausted`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ async def reach(
     :param report: prints a line about a slow or failed attempt.
     :raises WrongPortError: a controller listens at one of ``addresses``, and no broker responds.
     :raises ConnectionLostError: no broker responds within ``timeout_ms``.
+    :raises OperatingError: an error that a retry cannot cure, such as a failed authentication.
     """
     named = ", ".join(f"{host}:{port}" for host, port in addresses)
     with _Trying(named, timeout_ms, report) as trying:

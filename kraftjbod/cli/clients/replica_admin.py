@@ -208,7 +208,10 @@ class RegisteredBroker(NamedTuple):
 
 
 async def registered_brokers(client: ClusterClient) -> dict[int, RegisteredBroker]:
-    """Return all registered brokers, running or not; empty if the cluster does not report them."""
+    """Return all registered brokers, running or not; empty if the cluster does not report them.
+
+    :raises OperatingError: no broker responds, or the request is refused.
+    """
     request = DescribeClusterRequest(include_fenced_brokers=True, include_log_dirs=True)
     try:
         response = await client.request_from_any_broker(request, min_version=WITH_FENCED_BROKERS)

@@ -29,6 +29,8 @@ ReceivedRecord = tuple[str, int, Record, TimestampType]
 class GroupReader:
     """Reads records. Call once: :meth:`subscribe` or :meth:`assign`, :meth:`records`,
     :meth:`close`.
+
+    Call :meth:`printed` after each record: only then its offset may be committed.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -151,7 +151,10 @@ class LineReader:
 
 
 def is_true(text: str | None) -> bool:
-    """Return whether the text of a property means true, by Java's rule."""
+    """Return whether ``text`` is ``true`` in any case, ignoring white space around it.
+
+    Kafka's LineMessageReader has the same rule. False if None.
+    """
     return text is not None and text.strip().lower() == "true"
 
 

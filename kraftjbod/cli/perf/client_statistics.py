@@ -26,7 +26,9 @@ class ClientStatistics:
         self._newest: str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings with which a client sends its statistics."""
+        """Return the librdkafka settings that make a client pass its statistics to this object,
+        once per interval.
+        """
         return {"statistics.interval.ms": str(_INTERVAL_MS), "stats_cb": self._take}
 
     def print(self, poll: Callable[[float], object]) -> None:

@@ -28,9 +28,9 @@ class FollowUps:
             self._waiting[broker_id] = deque(dict.fromkeys(itertools.chain(before, keys)))
 
     def first(self, count: int) -> tuple[BrokerId, Sequence[TopicIdPartition]]:
-        """Return a broker and the first partitions of its queue, at most ``count``.
+        """Return the first broker with a queue, and at most ``count`` partitions of that queue.
 
-        At least one partition must be queued.
+        The partitions stay queued. At least one partition must be queued.
         """
         broker_id, keys = next(iter(self._waiting.items()))
         return broker_id, tuple(itertools.islice(keys, count))

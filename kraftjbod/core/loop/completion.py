@@ -87,8 +87,8 @@ class Completion(Generic[T]):
     def map(self, change: Callable[[T], R]) -> Completion[R]:
         """Return a completion with the result of ``change(value)``.
 
-        It gets the exception of ``change``, or this completion's error without a call of
-        ``change``.
+        The returned completion fails with the exception of ``change``, or with this completion's
+        error without a call of ``change``.
         """
         mapped: Completion[R] = Completion()
 

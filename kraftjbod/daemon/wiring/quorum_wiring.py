@@ -236,8 +236,8 @@ class QuorumWiring:
             self._driver.note_connection_lost(voter)
 
     def note_refusal(self, voter: BrokerId, error: OperatingError) -> None:
-        """Log that ``voter`` refuses this controller, at most every 30 s; record the leader's
-        reason.
+        """Log that ``voter`` refuses this controller, at most every 30 s per voter. If ``voter`` is
+        the leader, record its reason for :attr:`refusal`.
 
         A refusal repeats until an operator acts.
         """

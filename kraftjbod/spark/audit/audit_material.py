@@ -142,7 +142,9 @@ class Material:
         return self.places.sparkSession.createDataFrame(list(self.ranges), LOG_RANGES)
 
     def rows(self, *, acknowledged: bool) -> DataFrame:
-        """Return the acknowledgements of ``places``, or its records."""
+        """Return the rows of ``places`` that are acknowledgements, or if ``acknowledged`` is False
+        those that are records of the logs.
+        """
         half = F.col("is_acknowledged")
         return self.places.where(half if acknowledged else ~half)
 

@@ -486,7 +486,7 @@ class LogCleaner:
             self._log.info("compaction_files_kept_open", log_dir=log_dir.path, reason=e.message)
 
     def close(self) -> None:
-        """Let the cleaner's threads end. No pass may be running."""
+        """Tell the cleaner's threads to end; do not wait for them. No pass may be running."""
         for executor in self._executors.values():
             executor.shutdown(wait=False)
         self._executors = {}

@@ -851,10 +851,13 @@ class LogHandle:
             await self.log_dir.run_operation(OpKind.DELETE, close, replica=self.topic_partition)
 
     async def close_plan(self) -> FlushPlan:
-        """Write the files that the next load needs. The handle accepts only :meth:`close`
-        afterwards, which must follow also after an error.
+        """Write the files that the next load needs. Return the plan with the files that have to be
+        synced.
 
-        Returns the plan with the files that have to be synced.
+        The handle accepts only :meth:`close` afterwards. Call :meth:`close` also after an error.
+
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises LogDirImpairedError: the disk is full, also at the second attempt.
         """
         # A running flush or purge uses files.
         async with self._files:

@@ -56,7 +56,9 @@ class UnsettledChanges:
         return min([offset, *(one.left for one in self._truncations)])
 
     def certain_start(self, offset: int) -> int:
-        """Return the lowest of ``offset`` and the ``log_start`` of each pending truncation."""
+        """Return ``offset``, lowered if necessary to the lowest ``log_start`` of the pending
+        truncations.
+        """
         return min([offset, *(one.log_start for one in self._truncations)])
 
     def begin_truncation(self, left: int, log_start: int) -> TruncationUnderWay:

@@ -28,6 +28,8 @@ def must_roll(
 ) -> bool:
     """Return whether the batches of ``headers`` need a new segment instead of ``active``.
 
+    They do if ``active`` would exceed its limit of bytes, offset span, index size, or time between
+    its first and its newest record.
     An empty segment is never rolled: it starts at the log end, and ``sent_batches`` limits the
     offset span.
 

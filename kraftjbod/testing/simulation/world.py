@@ -114,7 +114,9 @@ class World:
             self._cancelled = 0
 
     def run_until(self, until_us: int, stop: asyncio.Future[Any] | None = None) -> None:
-        """Run everything that is due by ``until_us``, or until ``stop`` is done.
+        """Run everything that is due by the simulated time ``until_us``, or until ``stop`` is done.
+
+        The clock is at ``until_us`` afterwards, unless ``stop`` ended the run.
 
         :raises EndlessLoopError: time does not advance.
         """

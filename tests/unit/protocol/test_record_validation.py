@@ -96,7 +96,7 @@ def test_validate_refuses_headers_that_only_brokers_may_write(case: str) -> None
     assert caught.value.code is code
 
 
-def test_validate_distinguishes_corruption_from_wrong_header_by_crc() -> None:
+def test_validate_reports_wrong_header_with_wrong_crc_as_corruption() -> None:
     """Clients retry after corruption, but not after a wrong header."""
     batch = bytearray(sealed(b"", base_offset=0, attributes=0x20))
     batch[-1] ^= 1

@@ -52,11 +52,18 @@ def test_marker_refused_or_lost_is_retried_with_the_current_leader() -> None:
     assert world.queue.next_ms == 110 and world.queue.retry(109) == []
     assert list(world.queue.idle_brokers()) == []
     world.leaders[A] = TWO
+    assert world.queue.retry(110) == []
+    assert world.queue.take(TWO) == {x: [A]} and world.queue.take(ONE) == {x: [B]}
+
+
+def test_marker_retry_completes_a_deleted_partition_without_a_marker() -> None:
+    world, x = World(), ending()
+    world.queue.put(x, [A, B], 0)
+    world.queue.take(ONE)
+    assert world.queue.answered(ONE, {}, 100) == []
     del world.leaders[B]
-    assert world.queue.retry(110) == [Outcome(x, frozenset({B}))], (
-        "a deleted partition needs no marker"
-    )
-    assert world.queue.take(TWO) == {x: [A]} and world.queue.take(ONE) == {}
+    assert world.queue.retry(110) == [Outcome(x, frozenset({B}))]
+    assert world.queue.take(ONE) == {x: [A]}
 
 
 def test_marker_without_a_leader_is_retried_with_backoff_and_delays_no_other() -> None:

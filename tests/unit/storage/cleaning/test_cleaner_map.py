@@ -24,7 +24,7 @@ def test_cleaner_map_accepts_offset_zero_and_empty_keys() -> None:
     assert found.latest(b"") == 0
 
 
-def test_cleaner_map_when_full_rejects_new_keys_and_keeps_its_latest_offset() -> None:
+def test_cleaner_map_put_returns_false_for_new_keys_when_full_and_keeps_latest_offset() -> None:
     found = CleanerMap(max_bytes=100 * ENTRY_BYTES, expected_keys=1_000_000)
     taken = 0
     while found.put(b"%d" % taken, taken):

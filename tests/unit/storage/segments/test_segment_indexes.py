@@ -67,14 +67,14 @@ def test_segment_indexes_loaded_from_files_get_an_entry_for_the_next_batch() -> 
 
 
 @pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
-def test_segment_indexes_from_files_rejects_a_torn_file(suffix: str) -> None:
+def test_segment_indexes_from_files_returns_none_for_a_torn_file(suffix: str) -> None:
     files = noted(0, 5, 8, 9).to_files()
     assert from_files(files, 3 * SIZE_BYTES) is not None
     files[suffix] = files[suffix][:-1]
     assert from_files(files, 3 * SIZE_BYTES) is None
 
 
-def test_segment_indexes_from_files_rejects_a_smaller_segment_and_an_empty_time_index() -> None:
+def test_segment_indexes_from_files_returns_none_for_smaller_segment_or_empty_time_index() -> None:
     files = noted(0, 5, 8, 9).to_files()
     assert from_files(files, SIZE_BYTES) is None
     assert from_files({**files, TIME_INDEX_SUFFIX: b""}, 3 * SIZE_BYTES) is None
