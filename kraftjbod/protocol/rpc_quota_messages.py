@@ -13,10 +13,10 @@ from kraftjbod.protocol.rpc_messages import RpcBody, RpcRequest, RpcResponse
 
 
 class QuotaOp(RpcBody):
-    """A new value of one quota; None removes the quota."""
+    """A new value of one quota, a finite number; None removes the quota."""
 
     key: str
-    value: float | None = None
+    value: float | None = Field(default=None, allow_inf_nan=False)
 
 
 class QuotaChange(RpcBody):

@@ -23,6 +23,7 @@ from tests.fuzz.values import Values
 REQUESTS: Final = tuple(rpc_codec.REQUESTS.values())
 _SPOILT: Final = 0.5
 _MAX_CORRELATION_ID: Final = 0xFFFFFFFF
+_FLOATS: Final = (0.0, 1.0, 1024.0, 0.5, -1.0, 1e300, float("inf"), float("nan"))
 _ODD: Final[tuple[object, ...]] = (
     None,
     True,
@@ -189,6 +190,8 @@ def _plain(kind: Any, name: str, owner: str) -> Callable[[Values], Any]:
         return lambda values: values.rng.random() < 0.5
     if issubclass(kind, int):
         return lambda values: values.integer(name, 64)
+    if issubclass(kind, float):
+        return lambda values: values.rng.choice(_FLOATS)
     if issubclass(kind, bytes):
         return lambda values: values.rng.randbytes(values.rng.randrange(30))
     assert issubclass(kind, str), kind

@@ -6,6 +6,7 @@ effect on each broker when the broker has replayed the controller's records.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -28,6 +29,8 @@ from kraftjbod.protocol.messages import (
 _EXACT: Final = 0
 _DEFAULT: Final = 1
 _ANY: Final = 2
+#: More operations on one entity contain a repeated or unknown key, and so do the first ones.
+_MAX_OPS: Final = 100
 _TWICE: Final = "An entity cannot be altered twice in the same request"
 Altered = AlterClientQuotasResponse.EntryData
 Described = DescribeClientQuotasResponse.EntryData
@@ -65,8 +68,8 @@ class QuotaApis:
             rpc.QuotaChange(
                 entity=tuple((one.entity_type, one.entity_name) for one in entry.entity),
                 ops=tuple(
-                    rpc.QuotaOp(key=op.key, value=None if op.remove else op.value)
-                    for op in entry.ops
+                    rpc.QuotaOp(key=op.key, value=None if op.remove else _finite(op.value))
+                    for op in entry.ops[:_MAX_OPS]
                 ),
             )
             async for entry in in_slices(list(request.entries))
@@ -126,6 +129,11 @@ class QuotaApis:
             if wanted.includes(entity)
         ]
         return DescribeClientQuotasResponse(error_message=None, entries=entries)
+
+
+def _finite(value: float) -> float:
+    """Return ``value``, or -1, which the controller refuses, for infinity and NaN."""
+    return value if math.isfinite(value) else -1.0
 
 
 def _wanted(request: DescribeClientQuotasRequest) -> _Wanted:

@@ -43,7 +43,7 @@ def test_first_controller_request_imports_no_module() -> None:
         "import kraftjbod.gameday.gameday_tool\n"
         "from kraftjbod.cli import health_tool\n"
         "before = set(sys.modules)\n"
-        "asyncio.run(health_tool._ask_controller('127.0.0.1:1', 'controller', 50))\n"
+        "asyncio.run(health_tool._ask_controller('127.0.0.1:1', 'controller', 50, None))\n"
     )
     report = "except health_tool.OperatingError: print(sorted(set(sys.modules) - before))"
     lines = program.splitlines()

@@ -100,9 +100,26 @@ async def test_alter_refuses_repeated_and_invalid_entities_alone() -> None:
         ((ALICE,), {PRODUCE: 5.0}),
         ((ALICE,), {PRODUCE: 6.0}),
         (((("group", "g")),), {PRODUCE: 5.0}),
+        ((ANY_USER,), {PRODUCE: float("nan")}),
         ((APP,), {PRODUCE: 7.0}),
-    ) == [((ALICE,), 42), ((ALICE,), 42), ((("group", "g"),), 42), ((APP,), 0)]
+    ) == [
+        ((ALICE,), 42),
+        ((ALICE,), 42),
+        ((("group", "g"),), 42),
+        ((ANY_USER,), 42),
+        ((APP,), 0),
+    ]
     assert await describe(one) == (0, {(APP,): {PRODUCE: 7.0}})
+
+
+async def test_alter_refuses_an_entity_with_ten_thousand_operations() -> None:
+    one = controller()
+    operation = AlterClientQuotasRequest.OpData(key=PRODUCE, value=5.0)
+    entity = AlterClientQuotasRequest.EntityData(entity_type="user", entity_name="alice")
+    entry = AlterClientQuotasRequest.EntryData(entity=[entity], ops=[operation] * 20_000)
+    request = AlterClientQuotasRequest(entries=[entry])
+    answer = await apis_of(one).alter_client_quotas(request, CONTEXT)
+    assert [result.error_code for result in answer.entries] == [ErrorCode.INVALID_REQUEST]
 
 
 async def test_alter_with_validate_only_changes_nothing() -> None:
