@@ -16,7 +16,13 @@ import click
 
 from kraftjbod.cli.clients.acl_admin import create_acls, delete_acls, describe_acls
 from kraftjbod.cli.clients.cluster_client import ClusterClient
-from kraftjbod.cli.terminal.command import ClusterAddress, connection_options, tool
+from kraftjbod.cli.terminal.command import (
+    Answer,
+    ClusterAddress,
+    answering,
+    connection_options,
+    tool,
+)
 from kraftjbod.core.acl import (
     CLUSTER_NAME,
     OPERATIONS_OF,
@@ -143,7 +149,9 @@ class Order:
 @click.option("--consumer", "is_consumer", is_flag=True, help="All rights of a consumer.")
 @click.option("--idempotent", "is_idempotent", is_flag=True, help="Only with --producer.")
 @click.option("--force", "is_forced", is_flag=True, help="Remove without a question.")
+@answering
 def main(
+    answer: Answer,
     cluster: ClusterAddress,
     action: str | None,
     pattern: str,
@@ -157,7 +165,7 @@ def main(
         **flags,
     )
     _require_sense(action, order)
-    asyncio.run(_run(cluster, action, order))
+    asyncio.run(_run(answer, cluster, action, order))
 
 
 def _operation(text: str) -> AclOperation:
@@ -218,32 +226,37 @@ def _require_new(order: Order) -> None:
         )
 
 
-async def _run(cluster: ClusterAddress, action: str | None, order: Order) -> None:
+async def _run(answer: Answer, cluster: ClusterAddress, action: str | None, order: Order) -> None:
     resources = [*order.resources()]
     async with cluster.connect() as client:
         if action == "add":
             for resource in resources:
-                await _add(client, _filter(order, resource), order.bindings(resource))
+                await _add(answer, client, _filter(order, resource), order.bindings(resource))
         elif action == "remove":
             for resource in resources:
-                bindings = order.bindings(resource)
-                await _remove(client, _filter(order, resource), bindings, is_forced=order.is_forced)
+                chosen, bindings = _filter(order, resource), order.bindings(resource)
+                await _remove(answer, client, chosen, bindings, is_forced=order.is_forced)
         else:
             filters = [_filter(order, resource) for resource in resources]
-            await _list(client, filters or [AclFilter(pattern_type=AclPatternType.ANY)], order)
+            everything = [AclFilter(pattern_type=AclPatternType.ANY)]
+            await _list(answer, client, filters or everything, order)
 
 
-async def _add(client: ClusterClient, chosen: AclFilter, bindings: Sequence[AclBinding]) -> None:
+async def _add(
+    answer: Answer, client: ClusterClient, chosen: AclFilter, bindings: Sequence[AclBinding]
+) -> None:
     known = set(await describe_acls(client, chosen))
     for binding in bindings:
         if binding in known:
-            click.echo(
-                f"Acl (pattern={_pattern(binding)}, entry={_entry(binding)}) already exists."
+            answer.say(
+                f"Acl (pattern={_pattern(binding)}, entry={_entry(binding)}) already exists.",
+                existing=[_document(binding)],
             )
     new = [binding for binding in bindings if binding not in known]
     if new:
-        click.echo(f"Adding ACLs for resource `{_pattern(new[0])}`: \n {_lines(new)} \n")
+        answer.say(f"Adding ACLs for resource `{_pattern(new[0])}`: \n {_lines(new)} \n")
         await create_acls(client, new)
+        answer.say(None, added=list(map(_document, new)))
 
 
 def _filter(order: Order, resource: Resource) -> AclFilter:
@@ -251,7 +264,12 @@ def _filter(order: Order, resource: Resource) -> AclFilter:
 
 
 async def _remove(
-    client: ClusterClient, chosen: AclFilter, bindings: Sequence[AclBinding], *, is_forced: bool
+    answer: Answer,
+    client: ClusterClient,
+    chosen: AclFilter,
+    bindings: Sequence[AclBinding],
+    *,
+    is_forced: bool,
 ) -> None:
     where = _pattern_text(chosen.resource_type, chosen.resource_name, chosen.pattern_type)
     if bindings:
@@ -273,29 +291,49 @@ async def _remove(
         question = f"Are you sure you want to delete all ACLs for resource filter `{where}`? (y/n)"
         filters = [chosen]
     if not is_forced:
-        click.echo(question)
+        click.echo(question, err=answer.is_json)
         if sys.stdin.readline().strip().lower() != "y":
             return
     await delete_acls(client, filters)
+    answer.say(None, is_removed=True)
 
 
-async def _list(client: ClusterClient, filters: Sequence[AclFilter], order: Order) -> None:
+async def _list(
+    answer: Answer, client: ClusterClient, filters: Sequence[AclFilter], order: Order
+) -> None:
+    answer.say(None, bindings=[])
     if not order.principals:
         for chosen in filters:
-            _print_current(await describe_acls(client, chosen))
+            _say_current(answer, await describe_acls(client, chosen))
         return
     for principal in order.principals:
-        click.echo(f"ACLs for principal `{principal}`")
+        answer.say(f"ACLs for principal `{principal}`")
         for chosen in filters:
-            _print_current(await describe_acls(client, replace(chosen, principal=principal)))
+            _say_current(answer, await describe_acls(client, replace(chosen, principal=principal)))
 
 
-def _print_current(bindings: Sequence[AclBinding]) -> None:
+def _say_current(answer: Answer, bindings: Sequence[AclBinding]) -> None:
     by_pattern: dict[str, list[AclBinding]] = {}
     for binding in bindings:
         by_pattern.setdefault(_pattern(binding), []).append(binding)
     for pattern in sorted(by_pattern):
-        click.echo(f"Current ACLs for resource `{pattern}`: \n {_lines(by_pattern[pattern])} \n")
+        found = by_pattern[pattern]
+        answer.say(
+            f"Current ACLs for resource `{pattern}`: \n {_lines(found)} \n",
+            bindings=list(map(_document, found)),
+        )
+
+
+def _document(binding: AclBinding) -> dict[str, str]:
+    return {
+        "resourceType": binding.resource_type.name,
+        "resourceName": binding.resource_name,
+        "patternType": binding.pattern_type.name,
+        "principal": binding.principal,
+        "host": binding.host,
+        "operation": binding.operation.name,
+        "permissionType": binding.permission.name,
+    }
 
 
 def _pattern(binding: AclBinding) -> str:

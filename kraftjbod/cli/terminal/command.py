@@ -435,6 +435,10 @@ class Answer:
         self._report = report
         self._document: dict[str, Any] = {"version": 1}
 
+    @property
+    def is_json(self) -> bool:
+        return self._as_json
+
     def __enter__(self) -> Self:
         return self
 

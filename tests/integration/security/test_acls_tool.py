@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from kraftjbod.core.node_config import Endpoint
 from tests.checkout import BIN
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.integration.security.test_tls_listener import free_ports
+from tests.integration.security.listeners import free_ports
 from tests.integration.tools import Done, called
 
 pytestmark = [pytest.mark.process]
@@ -124,6 +125,9 @@ def test_acls_of_producer_and_consumer_are_added_listed_and_removed(guarded: Gua
     assert guarded.listed("--group", "g") == (
         f"Current ACLs for resource `{GROUP_G}`: \n {entry('User:alice', 'READ')} \n\n"
     )
+    document = json.loads(guarded.listed("--group", "g", "--json"))
+    (binding,) = document["bindings"]
+    assert (binding["principal"], binding["operation"]) == ("User:alice", "READ"), document
     assert guarded.listed("--topic", "t", "--principal", "User:bob") == (
         "ACLs for principal `User:bob`\n"
     )

@@ -23,7 +23,7 @@ from kraftjbod.core.node_config import Endpoint
 from tests.certificates import Authority
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.integration.security.test_tls_listener import free_ports
+from tests.integration.security.listeners import free_ports
 from tests.integration.tools import Done, called
 
 pytestmark = [pytest.mark.process, pytest.mark.clients]
