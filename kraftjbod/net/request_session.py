@@ -262,7 +262,7 @@ class RequestSession:
         self, request: PendingRequest, answering: Coroutine[Any, Any, Any] | None
     ) -> None:
         self._unbegun[request] = answering
-        task = self._loop.create_task(self._run(request))
+        task = self._loop.create_task(self._run(request, answering))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -286,8 +286,10 @@ class RequestSession:
         elif not self._is_finishing:
             self._wait_for_memory()
 
-    async def _run(self, request: PendingRequest) -> None:
-        answering = self._unbegun.pop(request)
+    async def _run(
+        self, request: PendingRequest, answering: Coroutine[Any, Any, Any] | None
+    ) -> None:
+        del self._unbegun[request]
         try:
             if answering is not None:
                 request.answer = request.encode(await answering)

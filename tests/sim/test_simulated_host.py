@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
@@ -142,3 +145,31 @@ def test_process_killed_during_a_pause_never_continues(make_host: Make) -> None:
     resume()
     host.world.run_until(10_500)
     assert (_size(host), life.cleaned_up) == (11, 0)
+
+
+def test_bury_closes_coroutines_of_tasks_that_never_began() -> None:
+    """A request that arrives just before its process is killed leaves no warning behind."""
+
+    async def answer() -> None:
+        raise AssertionError("the process was killed before")
+
+    async def run(answering: Coroutine[Any, Any, None]) -> None:
+        await answering
+
+    async def life(process: SimulatedProcess) -> int:
+        task = asyncio.get_running_loop().create_task(run(answer()))
+        host.kill()
+        await task
+        return 0
+
+    world = World(seed=1)
+    host = SimulatedHost(world, MemoryNetwork(world), "h", life)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        host.start()
+        world.run_until(1_000)
+        for process in host.past:
+            process.bury()
+        host.past.clear()
+        gc.collect()
+    assert [str(one.message) for one in caught] == []

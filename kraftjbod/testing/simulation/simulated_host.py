@@ -15,6 +15,7 @@ The monotonic clock never jumps, but may go faster or slower than the world's
 from __future__ import annotations
 
 import asyncio
+import inspect
 import signal
 from asyncio import events
 from collections.abc import Callable, Coroutine
@@ -162,8 +163,16 @@ class SimulatedProcess:
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    """Run the ``finally`` blocks of the task, and discard its exceptions."""
+    """Run the ``finally`` blocks of the task, and discard its exceptions.
+
+    Of a task that never began, the coroutines among its arguments are closed as well.
+    """
     coroutine = task.get_coro()
+    if inspect.iscoroutine(coroutine):
+        has_begun = inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
+        arguments = {} if has_begun else inspect.getcoroutinelocals(coroutine)
+        for argument in filter(inspect.iscoroutine, arguments.values()):
+            argument.close()
     for _ in range(_LAST_RITES):
         try:
             coroutine.close()
