@@ -35,7 +35,7 @@ _Op = AclOperation
 
 
 def _bits(*operations: AclOperation) -> int:
-    return sum(1 << operation for operation in operations)
+    return sum(1 << operation for operation in set(operations))
 
 
 _ALLOWING: Final = {

@@ -60,6 +60,13 @@ def may(
     return by.decide(principal, host, operation, TOPIC, name).is_allowed
 
 
+def test_standard_authorizer_allows_all_operations_by_a_binding_of_all_alone() -> None:
+    by = authorizer(acl("t", Op.ALL))
+    assert may(by, Op.ALL, "t") and may(by, Op.READ, "t")
+    by = authorizer(acl("t", Op.READ))
+    assert may(by, Op.READ, "t") and not may(by, Op.ALL, "t")
+
+
 def expected(
     bindings: list[AclBinding],
     principal: str,
