@@ -1,7 +1,7 @@
 """PURE. Quotas of clients: their keys, the entities that they belong to, and their order (KIP-546).
 
 An entity is a tuple of pairs ``(type, name)``, sorted by type. The name None is the default of its
-type: the quota of each user, client id or address without a quota of its own.
+type: its quota applies to each user, client id or address that no more specific entity names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def entity_of(names: Mapping[str, str | None]) -> QuotaEntity:
 
 
 def why_invalid_entity(pairs: tuple[tuple[str, str | None], ...]) -> str | None:
-    """Return what is wrong with the entity of a request; None if it is valid."""
+    """Return an error message about the entity of a request, or None if the entity is valid."""
     types = [kind for kind, _ in pairs]
     if not pairs:
         return "Invalid empty client quota entity"
@@ -64,7 +64,7 @@ def why_invalid_entity(pairs: tuple[tuple[str, str | None], ...]) -> str | None:
 
 
 def why_invalid_quota(types: frozenset[str], key: str, value: float) -> str | None:
-    """Return what is wrong with one quota of an entity with these types; None if it is valid."""
+    """Return an error message about a quota of an entity with these types; None if it is valid."""
     known = QUOTA_KEYS.get(key)
     if known is None or not types <= known.types:
         served = sorted(name for name, one in QUOTA_KEYS.items() if types <= one.types)
@@ -77,10 +77,10 @@ def why_invalid_quota(types: frozenset[str], key: str, value: float) -> str | No
 
 
 def candidates(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, QuotaEntity]]:
-    """Yield the entities whose quota applies to a client, in order of precedence.
+    """Yield pairs of entities, the first of which has the quota, in order of precedence.
 
-    Each comes with the entity whose clients share one rate: a default gives each user or client id
-    a rate of its own.
+    The clients of the second entity share the rate. It is another one for a default, whose rate
+    each user or client id has separately.
     """
     both = ((CLIENT_ID, client_id), (USER, user))
     yield both, both

@@ -17,7 +17,7 @@ from tests.tidy.sources import PACKAGE
 
 #: Most uses per file, by the reason why they remain.
 REASONS: Final[Mapping[str, Mapping[str, int]]] = {
-    "The library of other authors has no public way.": {
+    "A third-party library has no public method for it.": {
         "tests/clients/python/aio.py": 1,
         "tests/unit/protocol/test_kafka_codec.py": 1,
     },
@@ -38,7 +38,7 @@ REASONS: Final[Mapping[str, Mapping[str, int]]] = {
         "tests/unit/storage/manager/test_closing.py": 1,
         "tests/unit/storage/manager/test_log_manager.py": 2,
     },
-    "The owner builds the component from much of its own state, and the test calls it alone.": {
+    "The component is built from state of its owner, and the test calls the component alone.": {
         "tests/faults/rig.py": 1,
         "tests/unit/broker/groups/coordinator/test_group_commits.py": 1,
         "tests/unit/broker/groups/coordinator/test_group_log.py": 1,
@@ -82,7 +82,7 @@ REASONS: Final[Mapping[str, Mapping[str, int]]] = {
         "tests/unit/storage/cleaning/test_log_cleaner.py": 2,
         "tests/unit/storage/log/test_log_handle.py": 1,
     },
-    "A fault of a game day needs a cluster to be aimed; tests/integration plays it as a whole.": {
+    "A game day fault needs a cluster to choose its target; tests/integration plays all of it.": {
         "tests/unit/gameday/faults/test_cluster_watch.py": 1,
         "tests/unit/gameday/faults/test_cold_reader.py": 1,
         "tests/unit/gameday/faults/test_controller_faults.py": 2,
@@ -168,7 +168,7 @@ def test_tests_use_no_private_attributes_beyond_the_allowed_ones() -> None:
     found = uses_by_file()
     more = [use for name, uses in found.items() for use in uses if len(uses) > ALLOWED.get(name, 0)]
     assert more == [], "observe a public method, a result, an event or a metric instead"
-    assert sorted(set(ALLOWED) - set(found)) == [], "these files use none any more"
+    assert sorted(set(ALLOWED) - set(found)) == [], "these files use none: remove their entries"
 
 
 def test_private_uses_are_found_in_attributes_imports_and_patches() -> None:

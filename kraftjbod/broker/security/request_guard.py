@@ -1014,8 +1014,9 @@ def unguarded(kinds: Iterable[type[Message]]) -> list[str]:
 
 
 class RequestGuard:
-    """Authorizes requests, and calls the handlers with what is allowed. For brokers with an
-    authorizer.
+    """Authorizes requests, and calls each handler with the allowed items of its request.
+
+    Only brokers with an authorizer have a guard.
     """
 
     def __init__(

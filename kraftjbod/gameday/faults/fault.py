@@ -10,7 +10,7 @@ from kraftjbod.core.errors import StartupError
 
 
 class CannotPlay(StartupError):
-    """This machine or user cannot play the scenario. What was changed before is undone."""
+    """This machine or user cannot play the scenario. Its earlier changes are undone."""
 
 
 #: Limit for a broker to notice a fault, and for a directory or broker to return.
