@@ -16,12 +16,13 @@ from kraftjbod.metadata.record_codec import EntryReader
 from kraftjbod.metadata.records import Record
 from kraftjbod.raft.log.entry_batch import StoredEntry, decode_entry_batch
 from kraftjbod.raft.log.snapshot_files import (
+    SNAPSHOT_FILE,
     SNAPSHOT_PIECE_BYTES,
     Snapshot,
     load_snapshot,
     read_payload,
 )
-from kraftjbod.raft.machine.messages import Entry
+from kraftjbod.raft.machine.messages import Entry, EntryKind
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
@@ -61,6 +62,22 @@ def durable_entries(disk: SimulatedDisk) -> list[EntryPlace]:
         path = _segment_path(disk, base)
         found += _places(path, base, disk.vfs.open(path, OpenMode.READ).synced)
     return found
+
+
+def names_voters(disk: SimulatedDisk) -> bool:
+    """Return whether an entry that :func:`durable_entries` returns, or an intact snapshot, has a
+    voter set.
+    """
+    if any(place.stored.entry.kind is EntryKind.VOTERS for place in durable_entries(disk)):
+        return True
+    directory = f"{disk.path}/{CLUSTER_METADATA_DIR}"
+    for item in disk.vfs.list_dir(directory):
+        if found := SNAPSHOT_FILE.fullmatch(item.name):
+            file = disk.vfs.open(f"{directory}/{item.name}", OpenMode.READ)
+            snapshot = load_snapshot(file, int(found[1]), int(found[2]))
+            if snapshot is not None and snapshot.voters:
+                return True
+    return False
 
 
 def segment_paths(disk: SimulatedDisk) -> list[str]:

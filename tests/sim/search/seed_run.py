@@ -398,6 +398,7 @@ class SeedRun:
                 random.Random(f"{host.name} {seed}"),
                 name_voters=voters.name_voters,
                 loses_end=self._quorum.loses_end,
+                forgets_all=self._quorum.forgets_all,
             )
             for host in self._cluster.observers
         ]

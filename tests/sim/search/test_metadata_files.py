@@ -1,8 +1,13 @@
 from __future__ import annotations
 
-from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.cli.clients.cluster_admin import UpgradeType, create_topic, update_features
+from kraftjbod.core.metadata_version import KRAFT_VERSION
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
-from tests.sim.search.metadata_files import snapshot_records, stored_entries
+from tests.sim.search.metadata_files import (
+    names_voters,
+    snapshot_records,
+    stored_entries,
+)
 
 _CONFIG = {
     "metadata.log.max.record.bytes.between.snapshots": "1000",
@@ -33,3 +38,15 @@ def test_stored_entries_and_snapshot_equal_those_of_the_controller() -> None:
         path = f"{host.metadata_disk.path}/__cluster_metadata-0/{snapshot.file_name}"
         host.metadata_disk.vfs.unlink_if_exists(path)
         assert snapshot_records(host.metadata_disk, snapshot) is None
+
+
+def test_names_voters_finds_the_voter_set_that_an_upgrade_appends() -> None:
+    with SimulatedCluster(1, brokers=1, log_dirs=1, config=_CONFIG) as cluster:
+        cluster.start()
+        disk = cluster.controller().metadata_disk
+        assert not names_voters(disk)
+        client = cluster.client("operator")
+        client.run(
+            update_features(client.kafka, {KRAFT_VERSION: 1}, upgrade_type=UpgradeType.UPGRADE)
+        )
+        assert names_voters(disk)

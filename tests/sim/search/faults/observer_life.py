@@ -14,6 +14,7 @@ from typing import Final
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 from tests.sim.search.faults.log_end_damage import damage_log_end
 from tests.sim.search.faults.stage import Stage
+from tests.sim.search.metadata_files import names_voters
 
 _UP_S: Final = (1.0, 8.0)
 _DOWN_S: Final = (0.1, 4.0)
@@ -24,6 +25,7 @@ class ObserverLife:
     :param name_voters: makes the metadata log name the voters.
     :param loses_end: called with the host's name when the end of its log was damaged, and with the
         offset of the last entry that was provably lost.
+    :param forgets_all: called with the host's name when its disk was replaced by an empty one.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class ObserverLife:
         *,
         name_voters: Callable[[], Awaitable[None]],
         loses_end: Callable[[str, int | None], None],
+        forgets_all: Callable[[str], None],
     ) -> None:
         self._host = host
         self._stage = stage
         self._rng = rng
         self._name_voters = name_voters
         self._loses_end = loses_end
+        self._forgets_all = forgets_all
         self._strikes = (
             self._kill,
             self._lose_power,
@@ -85,7 +89,17 @@ class ObserverLife:
         if damage is not None:
             self._loses_end(self._host.name, damage.proven_end)
             self._stage.note(damage.text)
+            if damage.proven_end is not None and not names_voters(self._host.metadata_disk):
+                self._replace_disk()
         await self._wait()
+
+    def _replace_disk(self) -> None:
+        """Follow the manual. The rest of the log does not tell whether this controller votes, so it
+        refuses to start.
+        """
+        self._stage.note(f"{self._host.name} gets an empty metadata disk")
+        self._stage.cluster.replace_metadata_disk(self._host)
+        self._forgets_all(self._host.name)
 
     async def _stop(self) -> None:
         self._stage.note(f"{self._host.name} is stopped")
