@@ -26,7 +26,9 @@ def page() -> str:
         f"| {api} | {'; '.join(map(_text, needs)) or 'none'} |"
         for api, needs in sorted(KAFKA_APIS.items())
     ]
-    table = "\n".join(["| API | required rights, and the response without each |", "|---|---|", *rows])
+    table = "\n".join(
+        ["| API | required rights, and the response without each |", "|---|---|", *rows]
+    )
     members = ", ".join(sorted(MEMBERS_ONLY))
     text = f"{table}\n\nOnly members of the cluster may send these RPC requests: {members}.\n"
     return f"{before}{_BEGIN}\n{text}\n{_END}{after}"
