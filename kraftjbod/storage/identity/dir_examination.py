@@ -84,8 +84,8 @@ def _examine(log_dir: LogDir) -> Examination:
     vfs, path = log_dir.vfs, log_dir.path
     if not vfs.exists(path):
         raise KafkaStorageError(
-            f"{path} does not exist: mount its disk, or put it back from a backup; only what "
-            f"never was is made with `kraftjbod-storage format`"
+            f"{path} does not exist: mount its disk, or restore the directory from a backup; "
+            f"use `kraftjbod-storage format` only if it never existed"
         )
     if not vfs.is_dir(path):
         raise KafkaStorageError(f"{path} is no directory")
