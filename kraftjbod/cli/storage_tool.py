@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -319,7 +320,8 @@ class Formatter:
         known = known.seen({path: self._format_dir(path) for path in ensemble.empty})
         if is_new_controller:
             encoded = None if voters is None else voters.encode()
-            write_bootstrap(self._vfs, metadata_dir, self._features, encoded, self._users)
+            with _only_owner_may_read():
+                write_bootstrap(self._vfs, metadata_dir, self._features, encoded, self._users)
         self._remember(ensemble, known)
 
     def _voters(self) -> VoterSet | None:
@@ -429,6 +431,16 @@ class Formatter:
                 f"Error while writing meta.properties file {path}/{META_PROPERTIES}: {e}"
             ) from e
         return directory_id
+
+
+@contextmanager
+def _only_owner_may_read() -> Iterator[None]:
+    """Create files with mode 0600 in the body of this context."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def load_settings(path: str) -> StorageSettings:

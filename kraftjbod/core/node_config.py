@@ -443,7 +443,9 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
         for name in sorted(names):
             own = config.of_listener(name, source=f"{source}: listener.name.{name.lower()}")
             if config.protocol_of(name) in SASL_PROTOCOLS:
-                require_sasl(own, f"{source}: listener {name}")
+                is_of_nodes = name in config.node_listeners
+                nodes = NO_NODES if is_of_nodes else config.node_principals or NO_NODES
+                require_sasl(own, f"{source}: listener {name}", node_principals=nodes)
         config.require_node_identity(source)
         return config
 

@@ -13,6 +13,7 @@ from pydantic import Field, SecretStr, field_validator
 from kraftjbod.core.config_model import KeyedModel, Long, split_list
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.jaas import PLAIN_MODULE, JaasEntry, parse_jaas
+from kraftjbod.core.node_principals import NO_NODES, NODE_PRINCIPALS_KEY, NodePrincipals
 from kraftjbod.core.scram import MECHANISM_NAMES
 
 PLAIN: Final = "PLAIN"
@@ -82,12 +83,15 @@ def plain_users(config: SaslConfig) -> dict[str, str]:
     }
 
 
-def require_sasl(config: SaslConfig, source: str) -> None:
+def require_sasl(
+    config: SaslConfig, source: str, *, node_principals: NodePrincipals = NO_NODES
+) -> None:
     """Require what a listener with SASL needs.
 
     :param source: name of the listener, for error messages.
+    :param node_principals: principals of nodes, which no user of this listener may have.
     :raises ConfigError: no mechanism is enabled, PLAIN has no user, or a user of PLAIN has no name
-        or password or is called ``*``.
+        or password, is called ``*`` or has the principal of a node.
     """
     if not config.sasl_enabled_mechanisms:
         raise ConfigError(
@@ -104,4 +108,9 @@ def require_sasl(config: SaslConfig, source: str) -> None:
             raise ConfigError(
                 f"{source}: plain.sasl.jaas.config has a user without a name or password, or the "
                 "user *, which stands for all users in ACLs"
+            )
+        if node_principals.node_of(f"User:{user}") is not None:
+            raise ConfigError(
+                f"{source}: plain.sasl.jaas.config has the user {user}, whose principal is that of "
+                f"a broker or controller by {NODE_PRINCIPALS_KEY}: choose another user name"
             )

@@ -393,7 +393,13 @@ def _read_properties(
         help="replaces one key of the file; may be repeated",
     )
     parser.add_argument("--version", action=_PrintVersion, help="print the version")
-    options = parser.parse_args(argv)
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        # argparse would print the words, which may contain a password, to the journal.
+        parser.error(
+            f"unknown words of the command line: {len(unknown)}, not repeated here because "
+            "they may be secret: write CONFIG_FILE --override KEY=VALUE"
+        )
     try:
         text = options.config.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:

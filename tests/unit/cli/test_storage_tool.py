@@ -156,6 +156,18 @@ def test_format_of_controller_requires_voters_and_writes_bootstrap_features(tmp_
     assert read_bootstrap(RealVfs(), f"{tmp_path}/c") == {"metadata.version": 17}
 
 
+def test_only_owner_reads_bootstrap_with_keys_of_users(tmp_path: Path) -> None:
+    config = tmp_path / "c.properties"
+    config.write_text(
+        f"process.roles=controller\nnode.id=9\nlog.dirs={tmp_path}/c\n"
+        "controller.quorum.voters=9@127.0.0.1:9999\n"
+    )
+    done = format_node(str(config), "--add-scram", "SCRAM-SHA-256=[name=alice,password=pw]")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "c" / "bootstrap.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "c" / "meta.properties").stat().st_mode & 0o777 == 0o640
+
+
 def test_forget_metadata_of_stopped_broker_marks_applied_metadata(
     config: str, tmp_path: Path
 ) -> None:

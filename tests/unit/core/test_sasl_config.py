@@ -73,6 +73,21 @@ def test_sasl_config_error_names_the_key_and_contains_no_secret(
     assert CANARY not in str(caught.value)
 
 
+def test_user_of_plain_with_name_of_a_node_is_refused() -> None:
+    """Such a client would have the principal that ACLs and audit files attribute to a broker."""
+    secured = {
+        "listeners": "NODES://127.0.0.1:9093,CLIENTS://127.0.0.1:9094",
+        "listener.security.protocol.map": "CONTROLLER:SSL,NODES:SSL,CLIENTS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "NODES",
+        "listener.name.nodes.ssl.client.auth": "required",
+        "cluster.node.principals": "User:broker-{id}",
+    }
+    parse(**secured, **{JAAS: USERS.replace("alice", "broker-x")})
+    with pytest.raises(ConfigError, match="has the user broker-7, whose principal") as caught:
+        parse(**secured, **{JAAS: USERS.replace("alice", "broker-7")})
+    assert CANARY not in str(caught.value)
+
+
 def test_client_certificates_of_sasl_listener_need_the_listener_prefix() -> None:
     """As in Kafka, so that a broker-wide ssl.client.auth does not lock SASL clients out."""
     config = parse(

@@ -327,6 +327,21 @@ def test_override_without_value_is_refused(
     assert "expected KEY=VALUE" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words", [["--override", "node.id", "canary"], ["--overide=node.id=canary"]]
+)
+def test_unknown_words_of_command_line_are_not_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """The standard error of a daemon is in the journal, and the words may contain a password."""
+    with pytest.raises(SystemExit) as left:
+        runner.run_daemon("test", ControllerConfig, _never_build, [str(tmp_path / "x"), *words])
+    assert left.value.code == 2
+    printed = capfd.readouterr().err
+    assert "canary" not in printed
+    assert "unknown words of the command line: 1, " in printed
+
+
 def test_python_with_option_o_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [
