@@ -36,6 +36,8 @@ from kraftjbod.cli.terminal.command import (
     parse_pairs,
     progress,
     read_file,
+    read_properties,
+    replace_references,
     report,
     tool,
 )
@@ -187,8 +189,9 @@ def _settings(cluster: ClusterAddress, flags: Mapping[str, Any]) -> dict[str, st
     :raises click.UsageError: flags contradict each other; with the text of Kafka's tool.
     """
     path = cluster.command_config
-    of_file = {} if path is None else parse_properties(read_file(path), path)
-    given = parse_pairs(flags["settings"], "--command-property")
+    of_file = {} if path is None else read_properties(path)
+    option = "--command-property"
+    given = replace_references(parse_pairs(flags["settings"], option), option)
     groups = {flags["group"], of_file.get("group.id"), given.get("group.id")} - {None}
     if len(groups) > 1:
         detected = ", ".join(f"'{group}'" for group in sorted(groups))

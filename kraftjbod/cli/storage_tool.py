@@ -19,15 +19,24 @@ import click
 from kraftjbod.cli.earlier_cluster import find_earlier_cluster
 from kraftjbod.cli.initial_users import initial_users
 from kraftjbod.cli.quorum.initial_voters import QuorumFlags
-from kraftjbod.cli.terminal.command import Answer, answering, parse_pairs, read_file, tool_group
+from kraftjbod.cli.terminal.command import (
+    Answer,
+    answering,
+    parse_pairs,
+    read_file,
+    read_properties,
+    tool_group,
+)
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.config_model import ConfigType, config_types
 from kraftjbod.core.errors import (
     InconsistentStorageError,
     KraftJbodError,
     StartupError,
 )
 from kraftjbod.core.ids import DirectoryId, Uuid
-from kraftjbod.core.kafka_keys import ignored_keys
+from kraftjbod.core.kafka_keys import ALIASES, ignored_keys
+from kraftjbod.core.listener_config import key_without_listener
 from kraftjbod.core.metadata_version import (
     DEFAULT_METADATA_VERSION,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
@@ -36,6 +45,7 @@ from kraftjbod.core.metadata_version import (
     MetadataVersion,
 )
 from kraftjbod.core.node_config import Endpoint, StorageSettings
+from kraftjbod.core.node_principals import NODE_PRINCIPALS_KEY
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.scram import ScramUser
 from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
@@ -138,7 +148,7 @@ def format_command(
     quorum.check(settings)
     features = _features(release_version, feature)
     level = MetadataVersion.of_level(features[METADATA_VERSION])
-    values = parse_properties(read_file(config), config)
+    values = read_properties(config, [NODE_PRINCIPALS_KEY])
     Formatter(
         settings,
         cluster_id.strip(),
@@ -450,8 +460,10 @@ def load_settings(path: str) -> StorageSettings:
 
     :raises ConfigError: the file cannot be read or is malformed, or a value is invalid.
     """
+    # The user who formats may not read the secrets that other keys refer to.
+    keys = {*StorageSettings.keys(), *ALIASES}
     return StorageSettings.from_properties(
-        parse_properties(read_file(path), path), source=path, base_dir=os.getcwd()
+        read_properties(path, keys), source=path, base_dir=os.getcwd()
     )
 
 
@@ -467,7 +479,13 @@ def _own_endpoint(path: str) -> Endpoint:
 
     :raises ConfigError: the file does not define it.
     """
-    values = parse_properties(read_file(path), path)
+    kinds = config_types(ControllerConfig)
+    needed = [
+        key
+        for key in parse_properties(read_file(path), path)
+        if kinds.get(key_without_listener(key)) is not ConfigType.PASSWORD
+    ]
+    values = read_properties(path, needed)
     config = ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())
     return config.advertised_endpoint
 

@@ -77,7 +77,6 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "client.quota.callback.class": Refusal(
         "quotas of clients are those of their user and client id"
     ),
-    "config.providers": Refusal("values are used as written; there are no providers"),
     "controller.quorum.auto.join.enable": Refusal(
         "a controller joins the voters by kraftjbod-metadata-quorum add-controller", _is_false
     ),

@@ -276,6 +276,11 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     controllers, and ``cluster.node.principals`` is not set. Then the protection is by address
     only, see [cluster-members.md](cluster-members.md)."""
 
+    config_providers: tuple[str, ...] = ()
+    """Names of providers for references such as ``${file:/etc/kraftjbod/secrets:password}``, whose
+    class and restrictions follow as ``config.providers.NAME.…``. The providers ``file``, ``dir``,
+    ``env`` and ``cred`` need no declaration, see [security.md](security.md#references)."""
+
     telemetry_format: Literal["json", "console"] = "json"
     """Format of events: ``json``, an object per line, or ``console``, readable text."""
     telemetry_path: str | None = None
@@ -344,6 +349,11 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
 
     #: Values of single listeners, by upper-case name and by key.
     _listener_values: Mapping[str, Mapping[str, str]] = PrivateAttr(default_factory=dict)
+
+    @field_validator("config_providers", mode="before")
+    @classmethod
+    def _provider_names(cls, value: object) -> object:
+        return split_list(value)
 
     @field_validator("listeners", "advertised_listeners", mode="before")
     @classmethod

@@ -42,6 +42,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,7 @@ import uvloop
 from kraftjbod.core import telemetry
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import ConfigType, KeyedModel, config_types
+from kraftjbod.core.config_references import ResolvedValues, is_one_reference, resolve_references
 from kraftjbod.core.errors import (
     ClusterRefusedError,
     ClusterUnreachableError,
@@ -71,6 +73,7 @@ from kraftjbod.core.kafka_keys import ignored_keys
 from kraftjbod.core.listener_config import key_without_listener
 from kraftjbod.core.peer_warnings import PeerWarnings
 from kraftjbod.core.properties import parse_properties
+from kraftjbod.core.reference_reader import ReferenceReader
 from kraftjbod.core.telemetry import Logger, Metrics, get_logger
 from kraftjbod.core.version import package_version
 from kraftjbod.daemon.process.environment import Environment
@@ -173,11 +176,14 @@ def run_daemon(
             service = files.enter_context(contextlib.closing(this_service()))
             _require_assertions()
             source, properties = _read_properties(name, config_type, argv)
-            config = config_type.from_properties(properties, source=source, base_dir=os.getcwd())
-            config.require_closed_cluster_listeners()
+            reader = ReferenceReader(os.environ, os.getcwd())
+            resolved = resolve_references(properties, reader.read_reference, source=source)
+            config = _parsed(config_type, resolved, source)
             peers = PeerWarnings(time.monotonic)
             _send_telemetry(name, config, files, peers)
-            _report_ignored_keys(get_logger(daemon=name), config_type, properties, source)
+            log = get_logger(daemon=name)
+            _report_ignored_keys(log, config_type, resolved.values, source)
+            _report_open_files(log, reader, config_type, properties, source)
             _allow_many_open_files()
             environment = Environment()
             daemon = build(config, environment)
@@ -203,6 +209,43 @@ def _report_ignored_keys(
             log.info("config_key_without_effect", key=key, reason=reason, source=source)
         else:
             log.warning("unknown_config_key", key=ignored.key, reason=str(ignored), source=source)
+
+
+def _parsed(config_type: type[C], resolved: ResolvedValues, source: str) -> C:
+    """Return the configuration of a daemon.
+
+    :raises ConfigError: naming the keys with wrong values; without texts from references.
+    """
+    try:
+        config = config_type.from_properties(resolved.values, source=source, base_dir=os.getcwd())
+        config.require_closed_cluster_listeners()
+    except ConfigError as e:
+        if not resolved.texts:
+            raise
+        # The cause would have the texts in its traceback.
+        raise ConfigError(resolved.redacted(str(e))) from None
+    return config
+
+
+def _report_open_files(
+    log: Logger,
+    reader: ReferenceReader,
+    config_type: type[KeyedModel],
+    properties: Mapping[str, str],
+    source: str,
+) -> None:
+    """Log files with secrets that every user of this host can read."""
+    open_files: dict[str, list[str]] = {path: [] for path in reader.open_files}
+    keys = sorted(
+        key
+        for key, value in properties.items()
+        if _is_password(config_type, key) and value and not is_one_reference(value)
+    )
+    with contextlib.suppress(OSError):  # Removed since it was read, or a pipe.
+        if keys and os.stat(source).st_mode & stat.S_IROTH:
+            open_files[source] = keys
+    for path, keys in sorted(open_files.items()):
+        log.warning("secret_readable_by_others", path=path, keys=keys)
 
 
 def _allow_many_open_files() -> None:
@@ -411,10 +454,10 @@ def _read_properties(
         if not equals:
             # The text may contain a password, so only its first word is printed.
             raise ConfigError(f"--override {key.partition(' ')[0]}: expected KEY=VALUE")
-        if _is_password(config_type, key):
+        if _is_password(config_type, key) and not is_one_reference(value):
             raise ConfigError(
                 f"--override {key}: other users of this host can read command lines: write "
-                f"passwords and keys into {options.config}"
+                f"passwords and keys into {options.config}, or a reference such as ${{cred:NAME}}"
             )
         properties[key] = value.strip()
     return str(options.config), properties

@@ -39,6 +39,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "unknown_config_key": "The node's file has a key that neither Kafka nor kraftjbod knows: a "
     "typing error, or a key of another version. The key is ignored.",
+    "secret_readable_by_others": (
+        "Each user of this host can read a file with secrets: the file of a reference, or the "
+        "configuration file, with secret values of `keys`. Run `chmod o-r` on it."
+    ),
     "authentication_failed": (
         "A client could not prove its identity. It got an error, and its connection was closed."
     ),

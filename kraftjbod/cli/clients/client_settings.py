@@ -6,6 +6,7 @@ these. Passwords occur in no message.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator
@@ -14,7 +15,6 @@ from kraftjbod.cli.clients.sasl_login import MECHANISMS, SaslLogin
 from kraftjbod.core.config_model import parse_model
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
-from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.security_keys import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS
 from kraftjbod.core.ssl_config import SslConfig
 from kraftjbod.net.dialer import PLAIN, Dialer
@@ -43,13 +43,13 @@ class ClientSettings(SslConfig):
         return value.upper() if isinstance(value, str) else value
 
     @classmethod
-    def from_text(cls, text: str, source: str) -> Self:
-        """Parse a properties file.
+    def from_values(cls, values: Mapping[str, str], source: str) -> Self:
+        """Parse the values of a properties file.
 
         :param source: path of the file, for error messages.
         :raises ConfigError: naming ``source`` and each key with a wrong value.
         """
-        return parse_model(cls, parse_properties(text, source), source)
+        return parse_model(cls, values, source)
 
     def make_dialer(self, source: str) -> Dialer:
         """Return a dialer for listeners with ``security.protocol``. Reads key stores.

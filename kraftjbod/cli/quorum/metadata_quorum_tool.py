@@ -35,7 +35,7 @@ from kraftjbod.cli.terminal.command import (
     bootstrap_options,
     config_option,
     controller_dialer,
-    read_file,
+    read_properties,
     report,
     timeout_option,
     tool_group,
@@ -43,7 +43,6 @@ from kraftjbod.cli.terminal.command import (
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import InvalidUuidText, KraftJbodError
 from kraftjbod.core.ids import DirectoryId
-from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.security_keys import SSL
 from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.storage.dir_names import META_PROPERTIES
@@ -371,8 +370,9 @@ def _dialer_of(path: str) -> Dialer:
 
 
 def _controller_config(path: str) -> ControllerConfig:
-    values = parse_properties(read_file(path), path)
-    return ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())
+    return ControllerConfig.from_properties(
+        read_properties(path), source=path, base_dir=os.getcwd()
+    )
 
 
 def _controller_of(path: str) -> VoterToChange:

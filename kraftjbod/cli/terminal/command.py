@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,10 @@ import click
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient, parse_bootstrap
 from kraftjbod.cli.clients.first_contact import controllers_at, reach
+from kraftjbod.core.config_references import resolve_references
 from kraftjbod.core.errors import ConfigError, KraftJbodError
+from kraftjbod.core.properties import parse_properties
+from kraftjbod.core.reference_reader import ReferenceReader
 from kraftjbod.core.version import package_version
 from kraftjbod.net.dialer import PLAIN, Dialer
 
@@ -384,7 +387,7 @@ def client_settings(path: str) -> ClientSettings:
     # Most calls have no file, and the import takes a tenth of a second.
     from kraftjbod.cli.clients.client_settings import ClientSettings
 
-    return ClientSettings.from_text(read_file(path), path)
+    return ClientSettings.from_values(read_properties(path), path)
 
 
 def controller_dialer(command_config: str | None) -> Dialer:
@@ -412,6 +415,28 @@ def read_file(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"cannot read {path}: {e}") from e
+
+
+def read_properties(path: str, keys: Collection[str] | None = None) -> dict[str, str]:
+    """Return the values of a properties file, with references such as ``${env:NAME}`` replaced.
+
+    :param keys: the keys whose values are needed, others are left out; None for all.
+    :raises ConfigError: the file cannot be read or is malformed, or a reference cannot be replaced.
+    """
+    return replace_references(parse_properties(read_file(path), path), path, keys)
+
+
+def replace_references(
+    values: Mapping[str, str], source: str, keys: Collection[str] | None = None
+) -> dict[str, str]:
+    """Return ``values`` with references such as ``${env:NAME}`` replaced.
+
+    :param source: path or other name of the values, for error messages.
+    :param keys: the keys whose values are needed, others are left out; None for all.
+    :raises ConfigError: naming ``source``, the key and the reference that cannot be replaced.
+    """
+    reader = ReferenceReader(os.environ, os.getcwd())
+    return resolve_references(values, reader.read_reference, source=source, keys=keys).values
 
 
 def echo_json(document: object) -> None:

@@ -14,7 +14,12 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from kraftjbod.cli.terminal.command import ClusterAddress, parse_pairs, read_file
+from kraftjbod.cli.terminal.command import (
+    ClusterAddress,
+    parse_pairs,
+    read_file,
+    replace_references,
+)
 from kraftjbod.core.config_model import parse_model
 from kraftjbod.core.errors import ConfigError, ConnectionLostError, OperatingError
 from kraftjbod.core.properties import parse_properties
@@ -76,10 +81,10 @@ def read_settings(path: str | None, pairs: tuple[str, ...], option: str) -> dict
 
     :param path: path of the file, or None.
     :param option: name of the option, for the error.
-    :raises ConfigError: the file cannot be read.
+    :raises ConfigError: the file cannot be read, or a reference cannot be replaced.
     """
     of_file = {} if path is None else parse_properties(read_file(path), path)
-    return {**of_file, **parse_pairs(pairs, option)}
+    return replace_references({**of_file, **parse_pairs(pairs, option)}, path or option)
 
 
 def library_settings(settings: Mapping[str, str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Passwords and private keys occur in no file, answer or error message of a cluster.
 
-Each secret is a canary: a text that occurs nowhere else. Configuration files and key stores, which
-operators write, are the only files with canaries.
+Each secret is a canary: a text that occurs nowhere else. Configuration files, key stores and the
+files of references, which operators write, are the only files with canaries.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ USER: Final = "canary-user"
 WRONG: Final = "canary-wrong"
 SCRAM: Final = "canary-scram"
 DYNAMIC: Final = "canary-dynamic"
+VARIABLE: Final = "canary-variable"
+TEXT_KEY: Final = "canary-text-key"
 LISTENERS: Final = {"FILES": "SSL", "TEXT": "SSL", "LOGIN": "SASL_SSL"}
 EXIT_CONFIG: Final = 78
 
@@ -82,13 +84,26 @@ def planted(
     make_shared_cluster: MakeCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Planted]:
     path = tmp_path_factory.mktemp("secrets")
+    (path / "secrets.properties").write_text(f"trust={TRUST}\n")
+    (path / "text-key").write_text(f"{TEXT_KEY}\n")
+    (path / "credentials").mkdir()
+    (path / "credentials" / "alice").write_text(USER)
+    with pytest.MonkeyPatch.context() as variables:
+        variables.setenv("BROKER_KEY", VARIABLE)
+        variables.setenv("CREDENTIALS_DIRECTORY", str(path / "credentials"))
+        yield start_planted(make_shared_cluster, path)
+
+
+def start_planted(make_shared_cluster: MakeCluster, path: Path) -> Planted:
+    """Start the cluster. Secrets are in the configuration files, and in the files and variables to
+    which these refer."""
     authority = Authority()
     ca = authority.write_pem(path / "ca.pem")
     trust = authority.write_pkcs12(path / "trust.p12", TRUST)
     store = authority.issue("broker-1").write_pkcs12(path / "broker.p12", STORE)
-    pem = authority.issue("broker-1").write_pem(path / "broker.pem", KEY)
+    pem = authority.issue("broker-1").write_pem(path / "broker.pem", VARIABLE)
     inline = authority.issue("broker-1")
-    key_text = inline.key_pem(KEY).decode()
+    key_text = inline.key_pem(TEXT_KEY).decode()
     cluster = make_shared_cluster(brokers=1, dirs=1, start=False)
     ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
     for daemon in (*cluster.local.controllers.values(), *cluster.brokers.values()):
@@ -103,7 +118,7 @@ def planted(
             f"{prefix}ssl.keystore.location": str(store),
             f"{prefix}ssl.keystore.password": STORE,
             f"{prefix}ssl.truststore.location": str(trust),
-            f"{prefix}ssl.truststore.password": TRUST,
+            f"{prefix}ssl.truststore.password": f"${{file:{path}/secrets.properties:trust}}",
         }
         if daemon.files.role == "broker":
             plain = Endpoint.parse(values["listeners"])
@@ -119,24 +134,26 @@ def planted(
                 ),
                 "listener.name.files.ssl.keystore.type": "PEM",
                 "listener.name.files.ssl.keystore.location": str(pem),
-                "listener.name.files.ssl.key.password": KEY,
+                "listener.name.files.ssl.key.password": "${env:BROKER_KEY}",
                 "listener.name.text.ssl.keystore.type": "PEM",
                 "listener.name.text.ssl.keystore.key": key_text.replace("\n", "\\n"),
                 "listener.name.text.ssl.keystore.certificate.chain": (
                     inline.certificate_pem.decode().replace("\n", "\\n")
                 ),
-                "listener.name.text.ssl.key.password": KEY,
+                "listener.name.text.ssl.key.password": f"${{dir:{path}:text-key}}",
                 "listener.name.login.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
                 "listener.name.login.plain.sasl.jaas.config": (
-                    f'{PLAIN_MODULE} required user_alice="{USER}";'
+                    f'{PLAIN_MODULE} required user_alice="${{cred:alice}}" user_bob="{KEY}";'
                 ),
             }
         config_path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        config_path.chmod(0o644)
     cluster.start()
-    canaries = (STORE, TRUST, KEY, USER, WRONG, SCRAM, DYNAMIC, key_text.splitlines()[2])
+    canaries = (STORE, TRUST, KEY, USER, WRONG, SCRAM, DYNAMIC, VARIABLE, TEXT_KEY)
+    canaries += (key_text.splitlines()[2],)
     planted = Planted(cluster, ca, canaries, ports["LOGIN"])
     use_secrets(planted)
-    yield planted
+    return planted
 
 
 def use_secrets(planted: Planted) -> None:
@@ -174,6 +191,22 @@ def test_no_file_of_a_daemon_contains_a_secret(planted: Planted) -> None:
         assert planted.found_in(path.read_bytes().decode("latin-1")) == [], path
         names.add(path.name)
     assert {"audit.log", "telemetry.jsonl", "metrics.json"} <= names, names
+
+
+def test_files_with_secrets_that_other_users_can_read_are_reported(planted: Planted) -> None:
+    """Of the configuration file, only keys whose values are no references are reported."""
+    config = planted.cluster.brokers[1].files.config_path
+    warned = {
+        event["path"]: event.get("keys")
+        for event in planted.cluster.brokers[1].events("secret_readable_by_others")
+    }
+    assert warned.keys() == {
+        str(config),
+        *(str(planted.ca.with_name(name)) for name in ("secrets.properties", "text-key")),
+        str(planted.ca.parent / "credentials" / "alice"),
+    }
+    assert "listener.name.login.ssl.keystore.password" in warned[str(config)]
+    assert "listener.name.login.ssl.truststore.password" not in warned[str(config)]
 
 
 def test_describe_configs_contains_no_secret(planted: Planted) -> None:
@@ -240,6 +273,10 @@ BROKEN: Final = {
         "ssl.keystore.key": "-----BEGIN PRIVATE KEY-----\\ncanary1\\n-----END PRIVATE KEY-----",
         "ssl.keystore.certificate.chain": "canary-chain",
     },
+    "reference-as-number": {"num.partitions": "${env:CANARY}"},
+    "reference-as-address": {"advertised.listeners": "FILES://h:1,${env:CANARY}"},
+    "unknown-provider": {"ssl.key.password": "${evn:CANARY}"},
+    "unknown-variable": {"ssl.key.password": "canary${env:CANARY_OF_NOBODY}"},
     "nul": {"ssl.keystore.password": "canary\\u0000"},
     "nul-of-listener": {"listener.name.files.ssl.keystore.password": "canary\\u0000"},
     "escape": {"ssl.keystore.password": "canary\\ucanary"},
@@ -282,7 +319,10 @@ def refused_start(path: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_failed_start_prints_no_secret(tmp_path: Path, case: str) -> None:
+def test_failed_start_prints_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setenv("CANARY", "canary-value")
     authority = Authority()
     places = {
         "store": authority.issue("broker-1").write_pkcs12(tmp_path / "broker.p12", STORE),

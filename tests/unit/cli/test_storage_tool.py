@@ -168,6 +168,24 @@ def test_only_owner_reads_bootstrap_with_keys_of_users(tmp_path: Path) -> None:
     assert (tmp_path / "c" / "meta.properties").stat().st_mode & 0o777 == 0o640
 
 
+def test_format_reads_references_of_its_keys_and_no_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user who formats may have no access to the secrets of the daemon."""
+    config = tmp_path / "c.properties"
+    config.write_text(
+        f"process.roles=controller\nnode.id=${{env:NODE}}\nlog.dirs={tmp_path}/c\n"
+        "controller.quorum.bootstrap.servers=127.0.0.1:9093\nlisteners=CONTROLLER://127.0.0.1:9093\n"
+        "ssl.keystore.password=${cred:missing}\n"
+        "listener.name.controller.ssl.key.password=${cred:missing}\n"
+    )
+    assert "node.id: ${env:NODE}: the process does not" in format_node(str(config), "-s").output
+    monkeypatch.setenv("NODE", "9")
+    done = format_node(str(config), "-s")
+    assert done.exit_code == 0, done.output
+    assert "node.id=9" in (tmp_path / "c" / "meta.properties").read_text()
+
+
 def test_forget_metadata_of_stopped_broker_marks_applied_metadata(
     config: str, tmp_path: Path
 ) -> None:

@@ -342,6 +342,17 @@ def test_unknown_words_of_command_line_are_not_printed(
     assert "unknown words of the command line: 1, " in printed
 
 
+def test_override_of_password_may_be_a_reference(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "d.properties"
+    conf.write_text(_CONFIG)
+    for value, message in (("${cred:x}", "CREDENTIALS_DIRECTORY is not set"), ("x", "--override")):
+        words = [str(conf), "--override", f"ssl.key.password={value}"]
+        assert runner.run_daemon("test", ControllerConfig, _never_build, words) == 78
+        assert message in capfd.readouterr().err
+
+
 def test_python_with_option_o_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [

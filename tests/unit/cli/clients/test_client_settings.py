@@ -7,13 +7,15 @@ import pytest
 from kraftjbod.cli.clients.client_settings import ClientSettings
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.jaas import PLAIN_MODULE, SCRAM_MODULE
+from kraftjbod.core.properties import parse_properties
 from kraftjbod.net.dialer import PLAIN
 
 SASL = "security.protocol=SASL_PLAINTEXT\n"
 
 
 def settings(text: str) -> ClientSettings:
-    return ClientSettings.from_text(text, "client.properties")
+    values = parse_properties(text, "client.properties")
+    return ClientSettings.from_values(values, "client.properties")
 
 
 def test_settings_without_security_use_plaintext_and_no_login() -> None:

@@ -33,6 +33,19 @@ def test_make_client_reads_settings_from_command_config(tmp_path: Path) -> None:
     assert command.make_client("h:1", str(config)).request_timeout_ms == 5
 
 
+def test_command_config_may_have_references(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("client.id=${env:CLIENT}\nsasl.jaas.config=${env:NONE}\n")
+    monkeypatch.setenv("CLIENT", "me")
+    with pytest.raises(ConfigError, match=r"sasl\.jaas\.config: \${env:NONE}: "):
+        command.make_client("h:1", str(config))
+    assert command.read_properties(str(config), ["client.id"]) == {"client.id": "me"}
+    monkeypatch.setenv("NONE", "canary")
+    assert command.client_settings(str(config)).client_id == "me"
+
+
 @pytest.mark.parametrize("text", ["security.protocol=SSL", "request.timeout.ms=soon", "a=\\u00"])
 def test_make_client_refuses_unsupported_and_invalid_settings(tmp_path: Path, text: str) -> None:
     config = tmp_path / "client.properties"
