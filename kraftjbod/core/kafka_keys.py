@@ -126,7 +126,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "controller.quota.window.size.seconds": _OF_QUOTAS,
     "controller.socket.timeout.ms": "use `controller.request.timeout.ms`",
     "delete.records.purgatory.purge.interval.requests": _OF_PURGATORY,
-    "early.start.listeners": "without an authorizer no listener has to wait for one",
+    "early.start.listeners": "all listeners of a node open at the same time",
     "fetch.purgatory.purge.interval.requests": _OF_PURGATORY,
     "follower.fetch.last.tiered.offset.enable": "there is no tiered storage here",
     "group.coordinator.append.linger.ms": _OF_GROUP_LOG,

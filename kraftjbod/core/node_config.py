@@ -298,8 +298,8 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     log_dir_check_interval_ms: int = Field(default=500, ge=10)
     """How often the identity of each directory's disk is checked."""
     log_dir_io_suspect_ms: int = Field(default=2000, ge=1)
-    """An operation that runs longer makes its directory STALLED until it ends; a flush, which takes
-    as long as its segment is large, does so after half of ``log.dir.io.timeout.ms``."""
+    """An operation that runs longer makes its directory STALLED until it ends. The limit of a
+    flush, which takes longer for larger segments, is half of ``log.dir.io.timeout.ms``."""
     log_dir_reserve_bytes: Long = Field(default=40 * MIB, ge=0)
     """Size of the reserve file that is released when the directory's disk is full (KIP-928); 0: no
     reserve."""
@@ -365,7 +365,9 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
 
     def require_closed_cluster_listeners(self) -> None:
         """Require that other hosts cannot reach a listener between nodes, or that nodes prove who
-        they are there.
+        they are there (``cluster.node.principals``).
+
+        ``allow.insecure.cluster.listener`` permits every listener.
 
         :raises ConfigError: naming the listener, and the ways out.
         """
@@ -521,7 +523,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
         return self.node_principals if listener_name in self.node_listeners else NO_NODES
 
     def require_node_identity(self, source: str) -> None:
-        """Require that ``cluster.node.principals`` can be verified.
+        """Require that ``cluster.node.principals`` can be verified, if it is set.
 
         :raises ConfigError: a listener between nodes does not require certificates.
         """

@@ -48,7 +48,7 @@ _SECTIONS: Final = (
         "Topics",
         TopicConfig,
         (),
-        "Keys of one topic. The default is the value of the broker key in parentheses, if there is one.",
+        "Keys of one topic. The default is the value of the broker key in brackets, if there is one.",
     ),
     (
         "Groups",
