@@ -180,6 +180,8 @@ class ControlManagers:
     def require_rights(self, request: RpcRequest) -> None:
         """Require that the client for which a broker forwards ``request`` may make it.
 
+        Every request is permitted without an authorizer, or if it names no client.
+
         :raises OperatingError: TOPIC_, GROUP_ or CLUSTER_AUTHORIZATION_FAILED.
         """
         if self._authorizer is not None:
@@ -316,7 +318,10 @@ class ControlManagers:
 
     def take_back(self, request: RpcRequest) -> None:
         """Undo what :meth:`decide` changed in the soft state: the request's records were not
-        written."""
+        written.
+
+        Only a BrokerRegistration changes it: the session of the new incarnation ends.
+        """
         if isinstance(request, BrokerRegistrationRequest):
             broker = self.state.brokers.get(request.broker_id)
             if broker is None or broker.incarnation_id != request.incarnation_id:

@@ -118,7 +118,8 @@ def _right_of_configs(kind: int, name: str) -> Right:
 def require_rights(
     authorizer: StandardAuthorizer, request: RpcRequest, state: MetadataState
 ) -> None:
-    """Require that the client of a forwarded request has all rights.
+    """Require that the client of a forwarded request has all rights. A request without a client
+    needs none.
 
     :raises OperatingError: TOPIC_, GROUP_ or CLUSTER_AUTHORIZATION_FAILED.
     """

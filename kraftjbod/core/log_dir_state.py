@@ -25,8 +25,11 @@ class LogDirState(Enum):
 
     ONLINE = "online"
     SATURATED = "saturated"
+    """The disk is full: appends and new replicas are refused (KIP-928)."""
     STALLED = "stalled"
+    """An operation does not end: most others are refused until it ends."""
     OFFLINE = "offline"
+    """Failed. The directory returns when it is reattached, or at a restart of the broker."""
 
     @property
     def is_impaired(self) -> bool:
@@ -43,9 +46,11 @@ class LogDirEvent(Enum):
     """An operation got ENOSPC, or less is free than ``log.dir.min.free.bytes``."""
     HAS_SPACE = "space is free again, reserve rebuilt"
     SUSPECTED = "an operation does not end"
+    """An operation has run for longer than ``log.dir.io.suspect.ms``."""
     ANSWERED = "the operation ended"
     ANSWERED_FULL = "the operation ended, no reserve"
     FAILED = "failed, or silent for too long"
+    """An operation failed, or has run for longer than ``log.dir.io.timeout.ms``."""
     REATTACHED = "reattached"
 
 

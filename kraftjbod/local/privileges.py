@@ -34,7 +34,7 @@ class Privileges:
     """User and group ids that must own the daemons' directories; ``None``: the creator's."""
 
     def give(self, path: Path) -> None:
-        """Change the owner of ``path`` to the daemons' user."""
+        """Change the owner of ``path`` to the daemons' user. No effect without :attr:`owner`."""
         if self.owner is not None:
             os.chown(path, *self.owner)
 

@@ -101,8 +101,8 @@ class RpcClient:
             self._link.close()
 
     def drop(self, reason: str) -> None:
-        """Abort the connection. Calls in flight fail, and the next call opens another
-        connection."""
+        """Abort the connection, if there is one. Calls in flight fail, and the next call opens
+        another connection."""
         if self._link is not None:
             self._link.abort(reason)
 

@@ -53,7 +53,7 @@ class Proposals:
             self._space.note_written(size_bytes_of(entry))
 
     def answer(self, offset: int) -> None:
-        """Complete the proposal at ``offset``, which is committed."""
+        """Complete the proposal at ``offset``, which is committed, if its caller still waits."""
         waiter = self._waiters.pop(offset, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -96,10 +96,16 @@ _OFFSET_FILE: Final = re.compile(r"(?P<offset>[0-9]{20})(?P<suffix>\.[a-z]+)")
 
 
 class ReplicaDirKind(Enum):
+    """Purpose of a replica's directory, by the suffix of its name."""
+
     CURRENT = "current"
+    """The replica itself; no suffix."""
     DELETE = "delete"
+    """Being deleted."""
     STRAY = "stray"
+    """Set aside: kept, but not served."""
     FUTURE = "future"
+    """The copy that a move builds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

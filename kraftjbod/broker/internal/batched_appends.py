@@ -88,8 +88,8 @@ class BatchedAppends:
         return completion
 
     def flush(self, partition: TopicPartition) -> None:
-        """Append the collected records of ``partition`` now, before any append that the caller
-        makes next."""
+        """Append the collected records of ``partition`` now, if there are any, before any append
+        that the caller makes next."""
         gathered = self._gathered.pop(partition, None)
         if gathered is not None:
             self._append(partition, gathered.leader_epoch, gathered.waiting)

@@ -34,10 +34,16 @@ _STORY_LINES: Final = 30
 
 
 class MovePhase(Enum):
+    """Phases of a move, in this order."""
+
     COPYING = "copying"
+    """The future copy has not caught up yet."""
     QUEUED = "queued"
+    """The controller was asked to assign the target. Copying continues."""
     ACCEPTED = "accepted"
+    """The controller has agreed. Copying continues until the future copy has caught up again."""
     SWAPPING = "swapping"
+    """Appends wait while the last bytes are copied and the copies are swapped."""
     ENDED = "ended"
 
 
@@ -45,6 +51,7 @@ class MoveEnd(Enum):
     """The reason of a move's end."""
 
     PROMOTED = "promoted"
+    """The move succeeded: the future copy is the replica."""
     CANCELLED = "cancelled"
     UNWANTED = "unwanted"
     """The replica is no longer hosted here."""

@@ -136,8 +136,11 @@ class FetchSession:
         self.news[key] = None
 
     def moved(self, key: TopicIdPartition, size_bytes: int) -> None:
-        """Mark the partition as changed, and count ``size_bytes`` new readable bytes for the
-        wait."""
+        """Mark the partition as changed, and count ``size_bytes`` new readable bytes for the wait.
+
+        No effect if the session does not contain the partition; so too for :meth:`noted` and
+        :meth:`changed`.
+        """
         if key not in self.parts:
             return
         self.news[key] = None

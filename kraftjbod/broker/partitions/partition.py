@@ -438,7 +438,8 @@ class Partition:
         return fetch_offset > self.high_watermark and self._advance()
 
     def follower_left(self, broker_id: BrokerId, speaker: Speaker) -> None:
-        """Note that the session of ``speaker`` no longer contains this partition."""
+        """Note that the session of ``speaker`` no longer contains this partition. No effect if
+        another session of the follower contains it by now."""
         follower = self._followers.get(broker_id)
         if follower is not None and follower.speaker is speaker:
             follower.speaker = None

@@ -22,13 +22,21 @@ from kraftjbod.core.log_dir_state import LogDirState
 
 
 class ReplicaState(Enum):
+    """States of a replica on this broker, whether it leads or follows."""
+
     MAKING = "making"
+    """The broker creates or opens the log."""
     HELD_BACK = "held_back"
+    """The log cannot be created yet: each possible directory is full, hangs or is cordoned."""
     ONLINE = "online"
     SATURATED = "saturated"
+    """The directory's disk is full."""
     STALLED = "stalled"
+    """The directory's disk hangs."""
     OFFLINE = "offline"
+    """The directory is offline, or the log is lost."""
     GONE = "gone"
+    """The broker does not host the replica any more."""
 
     @property
     def is_impaired(self) -> bool:

@@ -146,7 +146,8 @@ class HostedReplica:
         return self.partition is None or self.waits_because_of is not None or is_reported
 
     def count_appended(self, size_bytes: int) -> None:
-        """Count ``size_bytes`` of appended records for the replica and its directory."""
+        """Count ``size_bytes`` of appended records for the replica, and for its directory while the
+        replica has a log."""
         self.appended_bytes += size_bytes
         if self.handle is not None:
             self.handle.log_dir.statistics.appended_bytes += size_bytes
@@ -161,7 +162,7 @@ class HostedReplica:
         self.state = next_state(self.state, event)
 
     def note_dir_state(self) -> None:
-        """Adopt the state of the directory that has the replica's log."""
+        """Adopt the state of the directory that has the replica's log. No effect without a log."""
         if self.handle is not None:
             self.note(EVENT_OF_DIR[self.handle.log_dir.state])
 
@@ -330,7 +331,8 @@ class HostedReplicas:
             self.stable_fetches.wake(replica.topic_partition)
 
     def follower_committed(self, replica: HostedReplica) -> None:
-        """Notify consumers that read this follower: its high watermark has advanced."""
+        """Notify consumers that read this follower: its high watermark has advanced. No effect
+        unless followers may serve consumers (KIP-392)."""
         if self.lets_followers_serve:
             self.consumer_fetches.wake(replica.topic_partition)
             self.stable_fetches.wake(replica.topic_partition)

@@ -70,7 +70,8 @@ class EndRequested:
 class Overdue:
     """Event: the transaction may be open for longer than its timeout. Then its producer is fenced.
 
-    ``version`` is the cluster's level of ``transaction.version``.
+    ``version`` is the cluster's level of ``transaction.version``. ``fresh_producer_id`` is used if
+    the epochs are exhausted; see :attr:`Transaction.is_exhausted`.
     """
 
     version: int

@@ -71,7 +71,11 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveState:
-    """A replica with a target directory on its broker."""
+    """A replica with a target directory on its broker.
+
+    ``located`` says where the broker has the replica now. ``has_offline_dir``: a directory of the
+    broker is offline.
+    """
 
     replica: Replica
     target_dir: str

@@ -38,9 +38,12 @@ class BrokerControlState(Enum):
     """The state that the controller grants a broker (KIP-631)."""
 
     FENCED = "fenced"
+    """Leads no partition and is in no ISR."""
     UNFENCED = "unfenced"
     CONTROLLED_SHUTDOWN = "controlled shutdown"
+    """Its leaderships are being moved to other brokers."""
     SHUTDOWN_NOW = "shutdown now"
+    """It may end its process. It counts as fenced."""
 
     @classmethod
     def of_broker(cls, broker: BrokerRegistration) -> BrokerControlState:
@@ -58,10 +61,13 @@ class HeartbeatRequests:
     """The requests in a heartbeat, and the conditions under which they are granted."""
 
     want_fence: bool
+    """The broker asks to stay fenced, or to be fenced."""
     want_shut_down: bool
+    """The broker asks for a controlled shutdown."""
     may_unfence: bool
     """Whether it has replayed its own registration, and all its replicas have directories."""
     leads_something: bool
+    """The broker still leads a partition."""
     shutdown_is_known: bool
     """Every active broker has replayed the records that moved its leaderships away."""
 
@@ -298,7 +304,7 @@ class BrokerHeartbeatManager:
     def note_shutdown_offset(self, broker_id: BrokerId, offset: int) -> None:
         """Note that the entry at ``offset`` moved leaderships of this broker away.
 
-        The last such entry of a shutdown counts.
+        The last such entry of a shutdown counts. No effect if the broker has no session.
         """
         contact = self._contacts.get(broker_id)
         if contact is not None:

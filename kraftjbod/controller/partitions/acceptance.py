@@ -18,8 +18,12 @@ from kraftjbod.metadata.registrations import BrokerRegistration
 
 
 class Acceptance(Enum):
+    """Whether a replica may lead and be in sync."""
+
     REFUSED = "refused"
+    """No: the broker is not active, or the directory is not online."""
     LAST_RESORT = "last resort"
+    """Only if no other replica can: the directory is saturated or stalled."""
     ACCEPTABLE = "acceptable"
 
 

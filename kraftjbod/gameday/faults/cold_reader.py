@@ -91,7 +91,10 @@ class ColdReader:
         """Do nothing: the consumer has ended."""
 
     async def undo(self, client: ClusterClient) -> None:
-        """End the consumer and delete the backlog."""
+        """End the consumer and delete the backlog, as far as they exist.
+
+        :raises StartupError: the topic cannot be deleted.
+        """
         if self._process is not None:
             self._process.kill()
             await asyncio.to_thread(self._process.communicate)

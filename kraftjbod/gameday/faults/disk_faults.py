@@ -134,7 +134,10 @@ class MountedDisk:
         await bring_back(client, victim.broker_id, victim.path, timeout_s=RETURN_TIMEOUT_S)
 
     async def undo(self, client: ClusterClient) -> None:
-        """Unmount the fault file system, and reattach the directory below it."""
+        """Unmount the fault file system, if it is mounted, and reattach the directory below it.
+
+        :raises StartupError: the file system cannot be unmounted, or the directory does not return.
+        """
         disk, self._disk = self._disk, None
         if disk is not None:
             victim = _aimed(self._victim)

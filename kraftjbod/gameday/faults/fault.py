@@ -20,11 +20,14 @@ RETURN_TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The broken broker or disk; ``led``: partitions with their leader on it."""
+    """The broken broker, controller or disk."""
 
     broker_id: int
+    """-1 for a controller."""
     what: str
+    """Its description for the report."""
     led: frozenset[int]
+    """Partitions of the topic under load whose leader is on it."""
 
 
 class Fault(Protocol):

@@ -79,6 +79,8 @@ class SuccessiveFailures:
     async def undo(self, client: ClusterClient) -> None:
         """Start the killed controller and the killed broker, then restore the disk. After a failed
         step the remaining steps run too.
+
+        :raises StartupError: with the messages of the failed steps.
         """
         failures = []
         for fault in (self._controller, self._broker, self._disk):

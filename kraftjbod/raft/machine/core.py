@@ -279,7 +279,8 @@ class RaftCore(Following):
     # --- input: what the driver has done ---------------------------------------------------------
 
     def hard_state_persisted(self, hard_state: HardState) -> None:
-        """Count the own vote in ``hard_state``, which is durable now."""
+        """Count the own vote in ``hard_state``, which is durable now. No effect if this replica is
+        no candidate, or has another term or vote by now."""
         if self.role is Role.CANDIDATE and hard_state == self._hard_state:
             self._granted.add(self.key)
             self._count_votes()
@@ -287,7 +288,7 @@ class RaftCore(Following):
     def entries_persisted(self, last: Entry, generation: int) -> None:
         """Record that entries up to and including ``last`` are durable.
 
-        ``generation`` is the one of their ``Ready``.
+        ``generation`` is the one of their ``Ready``. No effect if the entries were replaced since.
         """
         if not self.log.note_durable(last.offset, generation):
             return

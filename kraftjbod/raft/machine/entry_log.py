@@ -225,6 +225,8 @@ class EntryLog:
     def compact(self, snapshot: SnapshotId, start_offset: int) -> None:
         """Record a durable snapshot. The disk still holds some of the entries that it covers.
 
+        No effect if the snapshot is not newer than the recorded one.
+
         :param start_offset: the first entry on the disk.
         """
         if snapshot.last_offset <= self.snapshot.last_offset:

@@ -277,7 +277,7 @@ class Following:
 
     def slice_persisted(self, taken: SnapshotSlice) -> None:
         """Acknowledge the slice ``taken``, which was written, so that the leader sends the next
-        slice.
+        slice. No effect if the term has changed, or another snapshot is being received.
         """
         if taken.snapshot == self._receiving[0] and taken.term == self.term:
             self._report_position(taken)

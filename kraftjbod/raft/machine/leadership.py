@@ -47,16 +47,23 @@ _UNSAID_AGE_TICKS: Final = 4
 
 
 class Pace(Enum):
+    """How the leader sends the log to a peer."""
+
     PROBE = "probe"
+    """One message at a time, until the peer's log is known to match."""
     REPLICATE = "replicate"
+    """Several messages in flight."""
     SNAPSHOT = "snapshot"
+    """Slices of a snapshot, one at a time: the peer needs entries that the log no longer has."""
 
 
 @dataclass(slots=True)
 class Progress:
     """State of one peer, as the leader knows it."""
 
+    #: First entry that was not sent yet.
     next_offset: int
+    #: Up to this offset the peer has acknowledged durable entries; -1 if unknown.
     durable_offset: int = -1
     #: When ``durable_offset`` was last raised.
     durable_tick: int = 0
@@ -67,6 +74,7 @@ class Progress:
     is_reading: bool = False
     #: Last offset of each message in flight.
     in_flight: list[int] | None = None
+    #: The snapshot that is being sent, and the position of its next slice in bytes.
     snapshot: SnapshotId | None = None
     position: int = 0
     #: Tick at which its last message arrived.
@@ -105,7 +113,10 @@ class Leadership:
             self.observe(key)
 
     def observe(self, key: ReplicaKey) -> None:
-        """Start to send the log to ``key``. A removed voter learns of its removal from the log."""
+        """Start to send the log to ``key``. No effect for the leader itself and for a known peer.
+
+        A removed voter learns of its removal from the log.
+        """
         if key != self._key and key not in self.peers:
             self.peers[key] = Progress(
                 self._log.last_offset + 1, heard_tick=self.now, followed_tick=self.now

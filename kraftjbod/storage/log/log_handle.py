@@ -105,7 +105,13 @@ class LogHost(Protocol):
 
 
 class LogHandle:
-    """One current replica. All methods run on the event loop."""
+    """One current replica. All methods run on the event loop.
+
+    Methods that wait for the directory's thread raise KafkaStorageError if the directory is or goes
+    offline, OverloadedError if it is full or stalled, or its queue is full,
+    NotLeaderOrFollowerError if the log was replaced by its copy, and UnknownTopicOrPartitionError
+    if the log was removed.
+    """
 
     def __init__(
         self,

@@ -113,7 +113,7 @@ class LogSegments:
 
     def expect_gaps(self) -> None:
         """Create the file that marks the replica as possibly having gaps, durably, before the first
-        gap.
+        gap. No effect if the replica has the mark.
         """
         if not self.may_have_gaps:
             with FailsAs(OpKind.CHECKPOINT):

@@ -44,6 +44,7 @@ class FlushPlan(NamedTuple):
     """
 
     files: tuple[VfsFile, ...]
+    #: Path of the replica's directory, which is synced too.
     directory: str
     end_offset: int
     #: The log's number of truncations. A plan from before a later truncation is invalid.

@@ -143,7 +143,8 @@ class OffsetCheckpoints:
         return any(tp in named for log_dir, named in self._named.items() if log_dir.is_online)
 
     async def forget_earlier(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """Remove the entries of an earlier replica of that name before a new one is created.
+        """Remove the entries of an earlier replica of that name, if there are any, before a new one
+        is created.
 
         After a crash, a start would otherwise use the old offsets for the new replica and not check
         its bytes. Errors are those of :meth:`write_recovery_points`.

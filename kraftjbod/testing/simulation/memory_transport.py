@@ -385,7 +385,8 @@ class MemoryTransport(asyncio.Transport):
         self._unsent.clear()
 
     def die(self, *, says_so: bool) -> None:
-        """Handle the death of the process; with ``says_so`` the kernel closes the connection."""
+        """Handle the death of the process; with ``says_so`` the kernel closes the connection. No
+        effect if the connection has ended already."""
         if not self.is_gone:
             self.is_gone = True
             if says_so:

@@ -298,7 +298,7 @@ class SimulatedHost:
                 self.process.loop.call_soon(handler)
 
     def kill(self) -> None:
-        """End the process as by SIGKILL."""
+        """End the process, if one runs, as by SIGKILL."""
         if self.process is not None:
             self._say("kill")
             self._end(says_so=True)
@@ -327,7 +327,7 @@ class SimulatedHost:
         return loop.go_on
 
     def process_ended(self, process: SimulatedProcess) -> None:
-        """Handle the normal end of the process."""
+        """Handle the normal end of the process. No effect if another process replaced it."""
         if self.process is process:
             self._say(f"ended {process.exit_code}")
             if process.error is not None:

@@ -241,7 +241,7 @@ class LifecycleState:
 
     def may_be_deposed(self, now_ms: int) -> bool:
         """Return whether other brokers may lead partitions that this broker leads by its
-        metadata."""
+        metadata; False before the first response of a controller."""
         return self._session.is_in_doubt(now_ms, self.metadata_offset)
 
     def check_invariants(self) -> None:
