@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from kraftjbod.core.errors import CorruptRecordError
-from kraftjbod.storage.segments.batch_walk import Damage
+from kraftjbod.storage.segments.batch_walk import Damage, WouldWait
 from kraftjbod.storage.segments.index_rebuild import IndexRebuild
 from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
@@ -72,12 +72,38 @@ class LogDamage:
         :raises SegmentUnreadError: the index is missing, or leads to no batch and was not surveyed.
         :raises CorruptRecordError: the index leads to no batch after a survey.
         """
-        self.open(self._segments[at])
+        segment = self._segments[at]
+        self.open(segment)
         try:
             return search()
         except CorruptRecordError:
             self.require_survey(at, surveyed)
             raise
+        except WouldWait as e:
+            self.require_survey(at, surveyed)
+            raise CorruptRecordError(f"{segment.path} ends inside a batch") from e
+
+    def require_end(self, at: int, surveyed: LogSegment | None = None) -> None:
+        """Require that segment number ``at`` ends where the next one begins, or that its damage is
+        known.
+
+        A search that continues in the next segment calls this method, because the next segment does
+        not show that records before it are lost. The last segment needs no check: loading compares
+        its end with the recovery point.
+
+        Cost: as :meth:`LogSegment.end_offset`, once per segment.
+
+        :param surveyed: as in :meth:`require_survey`.
+        :raises SegmentUnreadError: the index is missing, or the segment has another end and was not
+            surveyed.
+        """
+        if at + 1 == len(self._segments):
+            return
+        segment, end = self._segments[at], self._end_of(at)
+        if segment.end_offset() == end:
+            return
+        if not any(segment.base_offset <= damage.offset < end for damage in self.damages):
+            self.require_survey(at, surveyed)
 
     def rebuild_step(self, rebuild: IndexRebuild) -> bool:
         """Run a step of ``rebuild``. Return True if it is complete, or not needed any more."""

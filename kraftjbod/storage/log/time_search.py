@@ -9,6 +9,8 @@
   offset. That is not later than the exact answer.
 * A segment's time index may be wrong, so the caller supplies a function that repeats a search
   with a rebuilt index.
+* The search passes the end of a segment only if the next segment continues there, or the damage is
+  known. Otherwise it would miss the records of a lost segment, and its answer would be too late.
 * Between two turns segments may be deleted, truncated, compacted or rolled, and the log start may
   advance. A turn therefore finds its place by offset. A maximum whose record was deleted meanwhile
   is searched for again.
@@ -35,7 +37,7 @@ T = TypeVar("T")
 
 #: Headers that are read per turn of the directory's thread, which takes some milliseconds.
 _BATCHES_PER_TURN: Final = 2_000
-#: Segments per turn whose largest timestamp is read from files, with some disk seeks each.
+#: Segments per turn whose largest timestamp or end is read from files, with some disk seeks each.
 _UNREAD_SEGMENTS_PER_TURN: Final = 4
 #: Segments that are examined per turn, read or not.
 _SEGMENTS_PER_TURN: Final = 4_096
@@ -63,6 +65,11 @@ class ByIndex(Protocol):
     """
 
     def __call__(self, at: int, search: Callable[[], T], /) -> T: ...
+
+
+#: Raises SegmentUnreadError unless the segment with this number ends where the next one begins, or
+#: its damage is known.
+RequireEnd = Callable[[int], None]
 
 
 class LogTimeSearch:
@@ -100,10 +107,12 @@ class LogTimeSearch:
         segments: Sequence[LogSegment],
         start_offset: int,
         by_index: ByIndex,
+        require_end: RequireEnd,
     ) -> None:
         """Search the next segments and batches, in the directory's thread.
 
         :param start_offset: the log start offset.
+        :param require_end: called before the search continues in the next segment.
         """
         self._log_start = start_offset
         begin = max(start_offset, self._next_offset)
@@ -119,6 +128,7 @@ class LogTimeSearch:
             if at + 1 == len(segments):
                 self.is_over = True
             else:
+                require_end(at)
                 self._next_offset = segments[at + 1].base_offset
 
     def open(self) -> None:
@@ -191,10 +201,14 @@ class MaxTimestampSearch:
         segments: Sequence[LogSegment],
         start_offset: int,
         by_index: ByIndex,
+        require_end: RequireEnd,
     ) -> None:
-        """Read the largest timestamps of the next segments, in the directory's thread."""
+        """Read the largest timestamps of the next segments, in the directory's thread.
+
+        :param require_end: called before the search continues in the next segment.
+        """
         if not self._are_entries_read:
-            self._read_entries(segments, start_offset)
+            self._read_entries(segments, start_offset, require_end)
         elif self._doubtful:
             self._walk_doubtful(segments, start_offset, by_index)
         while self._doubtful and self.largest is not None:
@@ -203,11 +217,14 @@ class MaxTimestampSearch:
             self._doubtful.pop()
         self.is_over = self._are_entries_read and not self._doubtful
 
-    def _read_entries(self, segments: Sequence[LogSegment], start_offset: int) -> None:
+    def _read_entries(
+        self, segments: Sequence[LogSegment], start_offset: int, require_end: RequireEnd
+    ) -> None:
         for at in _segments_of_turn(segments, max(start_offset, self._next_offset)):
+            require_end(at)
             base_offset, found = segments[at].base_offset, segments[at].largest_timestamp()
             if found is None:
-                pass
+                require_end(at)
             elif found.offset < start_offset or base_offset in self._doubtful_segments:
                 self._doubtful.append(_Doubtful(base_offset, found.timestamp, base_offset))
             else:
@@ -243,7 +260,8 @@ def _segments_of_turn(segments: Sequence[LogSegment], begin: int) -> Iterator[in
     first = max(0, bisect_right(segments, begin, key=lambda s: s.base_offset) - 1)
     unread = 0
     for at in range(first, min(first + _SEGMENTS_PER_TURN, len(segments))):
-        unread += not segments[at].is_largest_known
+        segment = segments[at]
+        unread += not (segment.is_largest_known and segment.is_end_known)
         if unread > _UNREAD_SEGMENTS_PER_TURN:
             return
         yield at

@@ -553,14 +553,15 @@ class UnifiedLog:
         """Run one turn of a search by timestamp. Another thread decompresses the batch that was
         found.
 
-        Cost: a few segments' largest timestamps, and the indexes of one segment.
+        Cost: largest timestamps and last batches of a few segments, and the indexes of one segment.
 
         :param surveyed: as in :meth:`read`.
         :raises CorruptRecordError: as :meth:`read`.
         :raises SegmentUnreadError: as :meth:`read`.
         """
         by_index = partial(self._damage.by_index, surveyed=surveyed)
-        search.scan(self.segments.all, self._start, by_index)
+        require_end = partial(self._damage.require_end, surveyed=surveyed)
+        search.scan(self.segments.all, self._start, by_index, require_end)
 
     def rebuild_step(self, rebuild: IndexRebuild) -> bool:
         """Run a step of ``rebuild``. Return True if it is complete, or not needed any more."""

@@ -51,6 +51,7 @@ from kraftjbod.storage.segments.batch_walk import (
     WouldWait,
     batch_at,
     last_end,
+    located_from,
     no_progress,
     require_sound,
     walk_around_damage,
@@ -106,6 +107,7 @@ class LogSegment:
     """Batches from ``base_offset`` on, below the base offset of the next segment."""
 
     __slots__ = (
+        "_end_offset",
         "_first_timestamp",
         "_index_interval_bytes",
         "_indexes",
@@ -167,6 +169,8 @@ class LogSegment:
         #: The file of aborted transactions is up to date.
         self._transactions_on_disk = True
         self._first_timestamp: int | None = None
+        #: Result of :meth:`end_offset`; None until first needed, and after a change of the file.
+        self._end_offset: int | None = None
         self._retired_suffix = DELETED_SUFFIX
         self._tail_is_torn = False
         #: Number of truncations. Bytes that were read before one may be gone after it.
@@ -247,6 +251,7 @@ class LogSegment:
             self.truncate_torn_tail()
             raise
         self._tail_is_torn = self._indexes_on_disk = False
+        self._end_offset = None
         for header in headers:
             self.size_bytes += indexes.note(header, self.size_bytes)
         if self._first_timestamp is None:
@@ -313,7 +318,7 @@ class LogSegment:
         self.size_bytes = size_bytes
         self.trusted.truncate(size_bytes)
         self._tail_is_torn = False
-        self._first_timestamp = None
+        self._first_timestamp = self._end_offset = None
         # Missing indexes count as up to date, because their files are missing too.
         self._indexes, self._indexes_on_disk, self._largest = indexes, indexes is None, None
         if indexes is not None:
@@ -630,7 +635,7 @@ class LogSegment:
 
         Their files are written later.
         """
-        self._first_timestamp = fresh.first_timestamp
+        self._first_timestamp, self._end_offset = fresh.first_timestamp, None
         self._indexes = fresh.indexes
         self._indexes_on_disk = False
         self._note_loaded()
@@ -705,6 +710,44 @@ class LogSegment:
             header = read_header(self.read_at(position, HEADER_BYTES))
             position, found = position + header.size_bytes, header.next_offset
         return found
+
+    @property
+    def is_end_known(self) -> bool:
+        """Whether :meth:`end_offset` needs no read."""
+        return self._end_offset is not None
+
+    def end_offset(self) -> int | None:
+        """Return the offset after the last batch of a closed segment; the base offset if it is
+        empty.
+
+        Returns None if the file does not end with a whole batch. Only headers are checked.
+
+        Cost of the first call: :meth:`largest_timestamp`, the last entry of the offset index, and
+        one index interval, which usually is the interval that :meth:`largest_timestamp` reads.
+
+        :raises SegmentUnreadError: as :meth:`load_indexes`.
+        """
+        if self._end_offset is None:
+            self._end_offset = self._read_end()
+        return self._end_offset
+
+    def _read_end(self) -> int | None:
+        if self.size_bytes == 0:
+            return self.base_offset
+        self.largest_timestamp()  # Requires an index, without which all headers would be read.
+        if self._indexes is not None:
+            begin = self._indexes.offsets.last_position()
+        else:
+            with FailsAs(OpKind.INDEX):
+                begin = read_last_position(self._vfs, self._path(INDEX_SUFFIX))
+        last: Located | None = None
+        with self._reader() as read_at:
+            try:
+                for located in located_from(read_at, begin, self.size_bytes):
+                    last = located
+            except (CorruptRecordError, WouldWait):
+                return None
+        return None if last is None or last.end != self.size_bytes else last.next_offset
 
     def sound_end(self, *, suffix: str = "") -> Steps[int | None]:
         """Return the offset after the last batch; None if the file does not end with a sound batch.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from errno import EAGAIN
 from pathlib import Path
@@ -92,10 +93,18 @@ def flip_bit(vfs: FaultVfs, position: int) -> None:
 
 
 async def restarted(
-    handle: LogHandle, manager: LogManager, vfs: FaultVfs, clock: ManualClock
+    handle: LogHandle,
+    manager: LogManager,
+    vfs: FaultVfs,
+    clock: ManualClock,
+    damage: Callable[[], None] = lambda: None,
 ) -> LogHandle:
-    """Return the handle of the replica after a clean restart of the broker."""
+    """Return the handle of the replica after a clean restart of the broker.
+
+    :param damage: called while the broker is stopped.
+    """
     await manager.close(1)
+    damage()
     again = manager_of([open_dir(vfs, clock=clock)], CONFIG, clock)
     await again.load()
     found = again.get(TP)
@@ -288,6 +297,70 @@ async def with_timestamps(*timestamps: int) -> LogHandle:
         await handle.append_as_leader(data, headers_of(data), 3)
     handle.high_watermark = handle.log_end_offset
     return handle
+
+
+async def with_lost_batches(*timestamps: int, is_whole_segment: bool) -> LogHandle:
+    """Return a log after a restart that lost the end of its second segment, or all of it.
+
+    A segment has three records.
+    """
+    handle, manager, vfs, clock = await make()
+    for timestamp in timestamps:
+        data = batch(timestamp=timestamp, body=bytes(200))
+        await handle.append_as_leader(data, headers_of(data), 3)
+    second = handle.view.segments[1]
+
+    def damage() -> None:
+        if is_whole_segment:
+            for path in (second.path, *second.index_paths):
+                vfs.unlink_if_exists(path)
+        else:
+            vfs.open(second.path, OpenMode.READ_WRITE).truncate(SIZE)
+
+    return await restarted(handle, manager, vfs, clock, damage)
+
+
+@pytest.mark.parametrize("is_whole_segment", [True, False])
+async def test_offset_for_timestamp_past_lost_batches_reports_the_damage(
+    is_whole_segment: bool,
+) -> None:
+    """A search is a reader too: its answer may be after the records that are lost."""
+    handle = await with_lost_batches(*range(100, 112), is_whole_segment=is_whole_segment)
+    for _ in range(2):
+        assert await handle.offset_for_timestamp(104) == (106, 6, 3)
+        assert handle.damaged_from == (3 if is_whole_segment else 4)
+        assert [damage.next_offset for damage in handle.view.damages] == [6]
+
+
+@pytest.mark.parametrize("is_whole_segment", [True, False])
+async def test_offset_for_timestamp_past_lost_batches_that_are_older_reports_the_damage(
+    is_whole_segment: bool,
+) -> None:
+    """Timestamps of clients need not ascend, so any lost batch may have the answer."""
+    timestamps = [5, 6, 7, 8, 9, 9, 1, 2, 3, 10, 11, 12, 13]
+    handle = await with_lost_batches(*timestamps, is_whole_segment=is_whole_segment)
+    assert await handle.offset_for_timestamp(9) == (10, 9, 3)
+    assert handle.damaged_from == (3 if is_whole_segment else 4)
+
+
+async def test_offset_of_max_timestamp_after_the_loss_of_its_record_reports_the_damage() -> None:
+    handle = await with_lost_batches(1, 2, 3, 9, 8, 7, 4, 5, 6, 5, 5, is_whole_segment=True)
+    assert await handle.offset_of_max_timestamp() == (6, 8, 3)
+    assert handle.damaged_from == 3
+
+
+async def test_offset_for_timestamp_checks_the_end_of_a_segment_once() -> None:
+    handle, manager, vfs, clock = await make()
+    for timestamp in range(100, 130):
+        data = batch(timestamp=timestamp, body=bytes(200))
+        await handle.append_as_leader(data, headers_of(data), 3)
+    handle = await restarted(handle, manager, vfs, clock)
+    assert await handle.offset_for_timestamp(129) == (129, 29, 3)
+    reads = Fault(kinds=frozenset({"open", "read_at"}), nth=1_000_000)
+    vfs.inject(reads)
+    assert await handle.offset_for_timestamp(129) == (129, 29, 3)
+    assert reads.seen < len(handle.view.segments) // 2
+    assert handle.view.damages == ()
 
 
 async def test_offset_of_max_timestamp_ignores_deleted_records() -> None:

@@ -52,13 +52,17 @@ def straight(_at: int, search_it: Callable[[], T]) -> T:
     return search_it()
 
 
+def any_end(_at: int) -> None:
+    """Accept each end of a segment."""
+
+
 def first_from(
     made: list[LogSegment], timestamp: int, start: int, by_index: ByIndex
 ) -> FoundTimestamp | None:
     """Run the whole search as ``LogHandle`` does."""
     search = LogTimeSearch(timestamp)
     while not search.is_over:
-        search.scan(made, start, by_index)
+        search.scan(made, start, by_index, any_end)
         if search.unopened_bytes:
             search.open()
     return search.answer
@@ -139,7 +143,7 @@ def test_time_search_decompresses_a_limited_number_of_batches() -> None:
     made = segments(lies[:40], lies[40:])
     search, opened = LogTimeSearch(300), 0
     while not search.is_over:
-        search.scan(made, 0, straight)
+        search.scan(made, 0, straight, any_end)
         if search.unopened_bytes:
             search.open()
             opened += 1
@@ -155,7 +159,7 @@ def test_time_search_scan_is_bounded_and_continues_in_the_next_step() -> None:
     search, turns = LogTimeSearch(500), 0
     while not search.is_over:
         # The time index does not help: the first batch was newer, but lies before the log start.
-        search.scan(made, 2, straight)
+        search.scan(made, 2, straight, any_end)
         turns += 1
         if search.unopened_bytes:
             search.open()
@@ -170,13 +174,13 @@ def test_max_timestamp_search_walks_headers_in_bounded_steps_and_only_if_necessa
     search = MaxTimestampSearch()
     turns = 0
     while not search.is_over:
-        search.scan(made, 1, straight)
+        search.scan(made, 1, straight, any_end)
         turns += 1
     assert (search.largest, search.base_offset) == (106, 0), "the first segment that has it"
     assert turns == 4
     newer = [*made[:2], *segments([at(5_001, 901)])]
     search = MaxTimestampSearch()
-    search.scan(newer, 1, straight)
+    search.scan(newer, 1, straight, any_end)
     assert search.is_over and (search.largest, search.base_offset) == (901, 5_001)
 
 

@@ -198,6 +198,34 @@ def test_largest_timestamp_with_a_time_index_of_zeros_raises_segment_unread_erro
         make(vfs, segment.size_bytes).largest_timestamp()
 
 
+@pytest.mark.parametrize("has_indexes", [True, False])
+def test_end_offset_is_the_end_of_the_last_whole_batch(has_indexes: bool) -> None:
+    mem = MemVfs()
+    mem.make_dirs("/t")
+    segment = make(mem)
+    assert segment.end_offset() == segment.base_offset
+    sizes = []
+    for offset in (0, 2, 4):
+        add(segment, batch(2, base_offset=offset))
+        sizes.append(segment.size_bytes)
+        assert segment.end_offset() == offset + 2
+    segment.write_indexes()
+    if has_indexes:
+        reloaded = segment
+    else:
+        segment.close()
+        reloaded = make(mem, size_bytes=segment.size_bytes)
+        assert not reloaded.is_end_known
+        assert reloaded.end_offset() == 6
+        assert not reloaded.has_indexes
+    reloaded.truncate(sizes[1], 4)
+    assert reloaded.end_offset() == 4
+    reloaded.open().truncate(sizes[1] - 1)
+    assert reloaded.end_offset() == 4, "the first result is kept"
+    reloaded.write_indexes()
+    assert make(mem, size_bytes=sizes[1] - 1).end_offset() is None
+
+
 def test_retire_at_once_removes_the_files() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
