@@ -64,7 +64,7 @@ class ReplicaFetcher:
         backoff: ExponentialBackoff,
         limits: FetchLimits,
         quota: ReplicationQuota,
-        damage_met: Callable[[HostedReplica], None],
+        damage_met: Callable[[HostedReplica], object],
         committed: Callable[[HostedReplica], None],
     ) -> None:
         """Create a fetch loop.

@@ -36,7 +36,7 @@ class InternalReader:
         self,
         *,
         replicas: HostedReplicas,
-        damage_met: Callable[[HostedReplica], None],
+        damage_met: Callable[[HostedReplica], object],
         backoff: ExponentialBackoff,
         slice_bytes: int,
     ) -> None:

@@ -43,26 +43,37 @@ class DamagedReplicas:
         self._taken_out: dict[TopicIdPartition, PartitionEpoch] = {}
         self._log = get_logger(component="damaged_replicas")
 
-    def met(self, replica: HostedReplica) -> None:
+    def met(self, replica: HostedReplica) -> bool:
         """React to damage in the replica's log. Does nothing if the log is not damaged any more, or
         while a move is about to replace the copy.
+
+        Return whether the log is damaged and another in-sync replica can become leader, which has
+        the damaged records.
         """
         partition, handle = replica.partition, replica.handle
         if partition is None or handle is None or handle.damaged_from is None:
-            return
+            return False
+        heirs = self._heirs(partition) if partition.is_leader else []
         if replica.is_assigned_by_move:
-            return
+            return bool(heirs)
         if partition.is_leader:
-            self._met_by_leader(replica, partition, handle)
+            self._met_by_leader(replica, partition, handle, heirs)
         elif partition.is_counted:
             self._met_in_sync(replica, partition, handle)
+        return bool(heirs)
+
+    def _heirs(self, partition: Partition) -> list[BrokerId]:
+        if not self._cache.state.knows_dirs_of(self._broker_id):
+            return []
+        return [member for member in partition.isr if member != self._broker_id]
 
     def _met_by_leader(
-        self, replica: HostedReplica, partition: Partition, handle: LogHandle
+        self,
+        replica: HostedReplica,
+        partition: Partition,
+        handle: LogHandle,
+        heirs: list[BrokerId],
     ) -> None:
-        heirs = []
-        if self._cache.state.knows_dirs_of(self._broker_id):
-            heirs = [member for member in partition.isr if member != self._broker_id]
         decision = (partition.leader_epoch, bool(heirs))
         if self._decided.get(replica.key) == decision:
             return

@@ -38,6 +38,7 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import end_of_batches, offset_after_empty
 from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
+from kraftjbod.storage.log.log_values import FoundTimestamp
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 
 NO_OFFSET: Final = -1
@@ -98,14 +99,15 @@ class ReplicaReads:
         replicas: HostedReplicas,
         clock: Clock,
         follower_caught_up: Callable[[HostedReplica, BrokerId], None],
-        damage_met: Callable[[HostedReplica], None],
+        damage_met: Callable[[HostedReplica], bool],
         may_be_deposed: Callable[[], bool],
         lets_followers_serve: bool = False,
     ) -> None:
         """Create the reader.
 
         :param follower_caught_up: called for each fetch of a follower outside the ISR.
-        :param damage_met: called with the replica when a read finds damage in its log.
+        :param damage_met: called with the replica when a read finds damage in its log. Returns
+            whether another in-sync replica can become leader.
         :param may_be_deposed: returns whether other brokers may lead the partitions of this broker.
         :param lets_followers_serve: whether consumers may read any in-sync replica.
         """
@@ -283,10 +285,10 @@ class ReplicaReads:
             return FetchedData(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return _answer(partition, handle)
 
-    def _meet_damage(self, topic_partition: TopicPartition) -> None:
+    def _meet_damage(self, topic_partition: TopicPartition) -> bool:
+        """React to damage. Return whether another in-sync replica can become leader."""
         replica = self._replicas.get(topic_partition)
-        if replica is not None:
-            self._damage_met(replica)
+        return replica is not None and self._damage_met(replica)
 
     def _with_range(self, wanted: FetchFrom, error: OperatingError) -> FetchedData:
         """Return an error with the log's offset range, which a follower needs to restart its
@@ -350,9 +352,12 @@ class ReplicaReads:
         with ``is_committed_only``. The end is that at the end of the search, so that records are
         found which were committed meanwhile. May wait for the directory.
 
+        In a damaged log the search skips the damage, if no other in-sync replica has the records.
+
         :raises OperatingError: this broker does not lead during the whole search, does not know the
             high watermark yet (KIP-207), cannot read the directory, or does not know the special
-            timestamp.
+            timestamp; or the damage of its log may hide the answer, which another in-sync replica
+            has.
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
         leader_epoch = partition.leader_epoch
@@ -368,12 +373,10 @@ class ReplicaReads:
             case _ if timestamp_ms == LATEST_TIMESTAMP:
                 end = _readable_end(partition, handle, is_committed_only=is_committed_only)
                 return FoundOffset(NO_TIMESTAMP, end, partition.leader_epoch)
-            case _ if timestamp_ms == MAX_TIMESTAMP:
-                found = await handle.offset_of_max_timestamp()
             case _ if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
                 found = None
-            case _ if timestamp_ms >= 0:
-                found = await handle.offset_for_timestamp(timestamp_ms)
+            case _ if timestamp_ms >= 0 or timestamp_ms == MAX_TIMESTAMP:
+                found = await self._search(topic_partition, handle, timestamp_ms)
             case _:
                 raise OperatingError(
                     f"timestamp {timestamp_ms} has no meaning here",
@@ -384,6 +387,34 @@ class ReplicaReads:
         if found is None or found[1] >= end:
             return FoundOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
         return FoundOffset(*found)
+
+    async def _search(
+        self, topic_partition: TopicPartition, handle: LogHandle, timestamp_ms: int
+    ) -> FoundTimestamp | None:
+        """Search for the first record at or after a timestamp, or with the largest one.
+
+        :raises NotLeaderOrFollowerError: damage may hide the answer, and this broker resigns,
+            because another in-sync replica has the damaged records.
+        """
+        resigned = NotLeaderOrFollowerError(
+            f"the log of {topic_partition} is damaged, an in-sync replica becomes leader: try again"
+        )
+        try:
+            if timestamp_ms == MAX_TIMESTAMP:
+                found = await handle.offset_of_max_timestamp()
+            else:
+                found = await handle.offset_for_timestamp(timestamp_ms)
+        except CorruptRecordError as e:
+            if self._meet_damage(topic_partition):
+                raise resigned from e
+            raise
+        damaged_from = handle.damaged_from
+        if damaged_from is None:
+            return found
+        is_after = found is None or timestamp_ms == MAX_TIMESTAMP or damaged_from < found.offset
+        if self._meet_damage(topic_partition) and is_after:
+            raise resigned
+        return found
 
     def end_of_epoch(
         self, topic_partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int

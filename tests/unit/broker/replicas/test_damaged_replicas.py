@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.broker.replicas.replica_reads import MAX_TIMESTAMP
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LOST_DIR
 from kraftjbod.metadata.records import FeatureLevelRecord
+from kraftjbod.protocol.messages import ListOffsetsRequest
 from kraftjbod.protocol.rpc_messages import RpcRequest
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -87,6 +89,24 @@ async def test_damaged_leader_reports_its_copy_as_lost_and_then_its_directory() 
         # Batches after the damaged one are served.
         behind = only(await rigs[0].ask(fetch(4), 12))
         assert (behind.error_code, len(behind.records)) == (0, 2 * SIZE)
+
+
+async def test_damaged_leader_that_finds_the_damage_in_a_search_by_time_steps_down() -> None:
+    async with brokers(2) as rigs:
+        await hosted(rigs)
+        await write(rigs[0])
+        handle = rigs[0].logs.get(TP)
+        assert handle is not None
+        await handle.roll()
+        await write(rigs[0])
+        (directory,) = [d for d in rigs[0].dirs if d.vfs.exists(f"{d.path}/{LOG}")]
+        directory.vfs.open(f"{directory.path}/{LOG}", OpenMode.READ_WRITE).truncate(3 * SIZE)
+        part = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=MAX_TIMESTAMP)
+        topics = [ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[part])]
+        (answered,) = (await rigs[0].ask(ListOffsetsRequest(topics=topics), 7)).topics
+        (refused,) = answered.partitions
+        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await until(lambda: LOST_DIR in assigned(rigs[0]))
 
 
 @pytest.mark.parametrize("at", [16, 80])

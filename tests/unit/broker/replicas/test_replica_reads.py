@@ -34,7 +34,13 @@ caught_up: list[BrokerId] = []
 met: list[HostedReplica] = []
 
 
-def reads_of(rig: BrokerRig, *, may_be_deposed: bool = False) -> ReplicaReads:
+def reads_of(
+    rig: BrokerRig, *, may_be_deposed: bool = False, has_heir: bool = False
+) -> ReplicaReads:
+    def note_damage(replica: HostedReplica) -> bool:
+        met.append(replica)
+        return has_heir
+
     def note(_replica: HostedReplica, follower: BrokerId) -> None:
         caught_up.append(follower)
 
@@ -44,7 +50,7 @@ def reads_of(rig: BrokerRig, *, may_be_deposed: bool = False) -> ReplicaReads:
         replicas=rig.parts.hosted,
         clock=RealClock(),
         follower_caught_up=note,
-        damage_met=met.append,
+        damage_met=note_damage,
         may_be_deposed=lambda: may_be_deposed,
     )
 
@@ -301,3 +307,30 @@ async def test_find_offset_finds_records_that_are_committed_during_the_search(
             assert hosted is not None and hosted.partition is not None
             assert hosted.partition.high_watermark == 2
         assert await search == FoundOffset(2_000, 0, 0)
+
+
+@pytest.mark.parametrize("has_heir", [True, False])
+async def test_find_offset_after_damage_is_refused_if_another_replica_has_the_records(
+    has_heir: bool,
+) -> None:
+    """A search that skips the damage would answer an offset after an acknowledged record."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        for timestamp in (1_000, 2_000, 3_000):
+            await rig.ask(produce(batch(timestamp=timestamp)), 9)
+            handle = rig.logs.get(TP)
+            assert handle is not None
+            await handle.roll()
+        handle.view.segments[1].open().truncate(0)
+        reads = reads_of(rig, has_heir=has_heir)
+        before = await reads.find_offset(TP, 500, current_leader_epoch=-1)
+        assert (before.offset, len(met)) == (0, 0)
+        if not has_heir:
+            after = await reads.find_offset(TP, 1_500, current_leader_epoch=-1)
+            assert after.offset == 2
+        else:
+            for timestamp in (1_500, 4_000, MAX_TIMESTAMP):
+                with pytest.raises(NotLeaderOrFollowerError):
+                    await reads.find_offset(TP, timestamp, current_leader_epoch=-1)
+        assert (await reads.find_offset(TP, 500, current_leader_epoch=-1)).offset == 0
+        assert met
