@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from typing import Final
@@ -21,8 +22,12 @@ from tests.sim.search.applications.transactors import HASTY, Transactors
 from tests.sim.search.ledgers.ledger import Ledger
 from tests.sim.search.ledgers.topic_ledger import TopicLedger
 
-#: Probability of each application.
+#: Probability of each application but ``HASTY``.
 _CHANCE: Final = 0.35
+#: Probability of ``HASTY``, with which a seed takes several times as long.
+_HASTY_CHANCE: Final = 0.03
+#: Numbers of transactions without a pause, one of which is drawn. With 100 a seed is short.
+_HASTY_COUNTS: Final = (100, 500)
 #: Share of the groups with the newer protocol.
 _NEWER: Final = 1 / 2
 
@@ -36,12 +41,13 @@ class Kind(StrEnum):
     FLEETING = "fleeting"
     EXPIRING = "expiring"
     HASTY = "hasty"
-    """Only on request: it takes longer than the rest of a seed."""
 
 
 def draw_applications(seed: int) -> frozenset[Kind]:
     rng = random.Random(f"applications {seed}")
-    return frozenset(kind for kind in Kind if kind is not Kind.HASTY and rng.random() < _CHANCE)
+    return frozenset(
+        kind for kind in Kind if rng.random() < (_HASTY_CHANCE if kind is Kind.HASTY else _CHANCE)
+    )
 
 
 def make_applications(
@@ -72,6 +78,6 @@ def make_applications(
             case Kind.EXPIRING:
                 return Expiring(rng, around, ledger)
             case Kind.HASTY:
-                return Transactors(rng, around, HASTY)
+                return Transactors(rng, around, replace(HASTY, hasty=rng.choice(_HASTY_COUNTS)))
 
     return [make(kind) for kind in Kind if kind in kinds]
