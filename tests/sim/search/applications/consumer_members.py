@@ -43,7 +43,13 @@ _JOINING: Final = 0
 _LEAVING: Final = -1
 #: Share of the groups whose log takes small batches only.
 _SMALL_BATCHES: Final = 0.5
-_SMALL_BATCH_BYTES: Final = 2_000
+#: Larger than the change by one request (about 600), and smaller than the removal of all members
+#: (about 1,100).
+_SMALL_BATCH_BYTES: Final = 900
+#: All members of such a group end once, after the first number of seconds, and return after the
+#: second one.
+_ENDS_AFTER_S: Final = (0.5, 4.0)
+_AWAY_S: Final = (0.5, 6.0)
 #: Time limit after which members join even if the configuration was not set.
 _LIMIT_MS: Final = 10_000
 #: Share of the releases before which positions are committed.
@@ -66,11 +72,12 @@ class ConsumerMembers(GroupMembers):
         super().start()
         if self._has_small_batches:
             self._around.begin(self._limit_batches(), "small batches")
+            self._around.begin(self._end_all(), "end of all members")
         else:
             self._may_join.set()
 
     async def _limit_batches(self) -> None:
-        """Limit the batches of the group's log below the size of a change by all members."""
+        """Limit the batches of the group's log below the size of the removal of all members."""
         client = self._around.client("small batches")
         coordinators = Coordinators(client)
         resource = ConfigResource(ResourceType.TOPIC, OFFSETS_TOPIC)
@@ -86,6 +93,17 @@ class ConsumerMembers(GroupMembers):
         except OperatingError as e:
             self._around.note(f"the group's batches stay large: {e}")
         self._may_join.set()
+
+    async def _end_all(self) -> None:
+        """End all members without a farewell, as a restart of all processes of an application does.
+
+        If the coordinator moves before they are removed, their sessions end at the same time.
+        """
+        await self._may_join.wait()
+        await asyncio.sleep(self._rng.uniform(*_ENDS_AFTER_S))
+        self._around.note("all members end without a farewell")
+        for member in self._members:
+            self._ending[member.number] = self._rng.uniform(*_AWAY_S)
 
     async def _join(self, member: Member) -> None:
         await self._may_join.wait()

@@ -93,6 +93,8 @@ class GroupMembers(ABC):
         self._members: list[Member] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
+        #: Members that end without a farewell, and seconds until each returns as a new member.
+        self._ending: dict[int, float] = {}
         #: Time of the last acknowledged commit by partition.
         self._committed_ms: dict[int, int] = {}
 
@@ -198,6 +200,9 @@ class GroupMembers(ABC):
 
     async def _take_turn(self, member: Member) -> None:
         await asyncio.sleep(_TURN_S * self._rng.uniform(0.7, 1.3))
+        if (away_s := self._ending.pop(member.number, None)) is not None:
+            await asyncio.sleep(away_s)
+            raise JoinsAgainError(is_new=True)
         chance = self._rng.random()
         if chance < _LEAVES:
             await self._leave(member)
