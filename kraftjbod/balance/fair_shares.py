@@ -19,10 +19,11 @@ _BISECTIONS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirLoad:
-    """One directory: whether it ``takes`` replicas, and ``gives`` its own (they can be read).
+    """One directory of a plan.
 
-    At most ``spare_bytes`` may be added, however much leaves it. A directory that takes also gives;
-    a drained one does not take.
+    ``takes``: replicas may move into it. ``gives``: replicas can be read from it, so they may leave
+    it. A directory that takes also gives. A drained directory does not take. At most
+    ``spare_bytes`` may be added, however many bytes leave the directory.
     """
 
     total_bytes: int

@@ -38,7 +38,7 @@ _DOES_NOT_FIT: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The parsed command."""
+    """The parsed options of one ``kraftjbod-drain`` command."""
 
     broker_id: int
     directory: str | None

@@ -57,7 +57,7 @@ _LOGIN_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """SASL of one listener."""
+    """Mechanisms and limits of the logins at one listener."""
 
     mechanisms: Mapping[str, MakeSaslMechanism]
     """The enabled mechanisms by name, in the order in which clients see them."""

@@ -317,7 +317,10 @@ def encode_frame(name: str, version: int, head: list[bytes], body: Message) -> l
 
 
 def encode_body(version: int, body: Message) -> bytes:
-    """Return the bytes of ``body`` without frame or header, as in the key or value of a record."""
+    """Return the bytes of ``body`` without frame or header, as in the key or value of a record.
+
+    :raises LocalProtocolError: as :func:`encode_frame`.
+    """
     return b"".join(encode_frame(type(body).__qualname__, version, [], body))[_LENGTH.size :]
 
 
@@ -487,7 +490,10 @@ def _read_uvarint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def encode_response(header: RequestHeader, body: Message) -> list[Buffer]:
-    """Return the buffers of the frame with ``body``, the response to the request of ``header``."""
+    """Return the buffers of the frame with ``body``, the response to the request of ``header``.
+
+    :raises LocalProtocolError: as :func:`encode_frame`.
+    """
     head = [_CORRELATION.pack(header.correlation_id)]
     # ApiVersions always uses the old header, as its client does not know the versions yet.
     if header.api_key != ApiKey.API_VERSIONS and is_flexible(header.api_key, header.api_version):
@@ -555,7 +561,10 @@ def request_api_key(body: Message) -> int:
 def encode_request(
     body: Message, *, version: int, correlation_id: int, client_id: str
 ) -> list[Buffer]:
-    """Return the buffers of the request frame with ``body`` in ``version``."""
+    """Return the buffers of the request frame with ``body`` in ``version``.
+
+    :raises LocalProtocolError: as :func:`encode_frame`.
+    """
     name = type(body).__name__
     api_key = request_api_key(body)
     client = client_id.encode()

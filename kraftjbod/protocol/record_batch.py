@@ -214,7 +214,10 @@ def whole_bytes(buf: Buffer) -> int:
 
 
 def end_of_batches(buf: Buffer) -> int | None:
-    """Return the offset after the last complete batch of ``buf``; None without a complete batch."""
+    """Return the offset after the last complete batch of ``buf``; None without a complete batch.
+
+    :raises CorruptRecordError: the header of that batch is malformed.
+    """
     position, last, end = 0, None, len(buf)
     while end - position >= LOG_OVERHEAD_BYTES:
         (batch_length,) = _LENGTH.unpack_from(buf, position + _LENGTH_AT)

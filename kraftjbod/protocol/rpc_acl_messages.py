@@ -39,7 +39,7 @@ class AclBody(RpcBody):
 
 
 class AclOutcome(RpcBody):
-    """Result of one creation."""
+    """Result of the creation of one binding."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None

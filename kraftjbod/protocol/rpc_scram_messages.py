@@ -26,7 +26,7 @@ class ScramChange(RpcBody):
 
 
 class ScramOutcome(RpcBody):
-    """Result of one change."""
+    """Result of the change of one user's credentials."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None

@@ -248,9 +248,9 @@ class ReplicaWork:
 
 
 async def first_failure(failed: asyncio.Future[None], *works: Coroutine[Any, Any, None]) -> None:
-    """Run ``works`` until one of them ends or ``failed`` completes.
+    """Run ``works`` until one of them ends or ``failed`` completes, and cancel the others.
 
-    Cancel the others, and raise its error.
+    Raises the error of the first one that ended, or of ``failed``.
     """
     tasks = [asyncio.create_task(work) for work in works]
     try:

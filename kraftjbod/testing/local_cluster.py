@@ -182,7 +182,8 @@ class LocalCluster:
     def start(self) -> None:
         """Create and format disks, start every daemon and wait until all serve.
 
-        :raises StartupError: a daemon failed; the message has its last events.
+        :raises StartupError: a daemon failed; the message has its last events. Or the cluster was
+            started before.
         :raises DiskKitError: this machine cannot create such disks.
         """
         if self._processes is not None:
@@ -473,7 +474,10 @@ class Broker:
             raise ClusterTimeoutError(f"broker {self.id} did not stop in {WAIT_S:.0f} s")
 
     def start(self) -> None:
-        """Start the broker with its data, and wait until all running brokers serve."""
+        """Start the broker with its data, and wait until all running brokers serve.
+
+        :raises StartupError: a broker ended, or does not serve in time.
+        """
         self.process.start()
         self._cluster._loop.run(self._cluster.processes.wait_healthy(timeout_s=WAIT_S))
 
@@ -499,7 +503,8 @@ class BrokerDir:
 
     @property
     def state(self) -> str:
-        """Return the broker's state of it: ``online``, ``saturated``, ``stalled`` or ``offline``.
+        """Return the state that the broker reports for the directory: ``online``, ``saturated``,
+        ``stalled`` or ``offline``.
 
         :raises OperatingError: the broker did not answer.
         """

@@ -31,7 +31,7 @@ class PlainMechanism:
     """One login by PLAIN."""
 
     def __init__(self, digests: Mapping[str, bytes]) -> None:
-        """:param digests: of :func:`plain_digests`."""
+        """:param digests: digests of the users' passwords, see :func:`plain_digests`."""
         self._digests = digests
 
     def respond(self, message: bytes) -> SaslStep:

@@ -24,7 +24,7 @@ CLIENT_ID: Final = "kraftjbod-tools"
 
 
 class ClientSettings(SslConfig):
-    """Settings of a client."""
+    """Settings of a client by Kafka's keys, as in the file of ``--command-config``."""
 
     client_id: str = CLIENT_ID
     """Name of the client in the brokers' diagnostics."""

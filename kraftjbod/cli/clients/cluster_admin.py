@@ -222,7 +222,10 @@ _UPDATE_FEATURES_WITH_TYPES: Final = 1
 
 
 async def describe_features(client: ClusterClient) -> ClusterFeatures:
-    """Return the features by name: the range of one broker, and the level of the cluster."""
+    """Return the features by name: the range of one broker, and the level of the cluster.
+
+    :raises OperatingError: no broker responds, or the broker reports an error.
+    """
     response = await client.request_from_any_broker(
         ApiVersionsRequest(client_software_name="kraftjbod", client_software_version="0")
     )

@@ -123,6 +123,7 @@ async def describe_log_dirs(
     """Return every log directory of one broker, in the broker's order.
 
     :param include_strays: whether to list stray replicas.
+    :raises OperatingError: the broker does not respond, or reports an error.
     """
     response = await client.request(
         broker_id,
@@ -135,6 +136,8 @@ async def describe_log_dirs(
 async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
     """Return ``topic-partition`` of the replicas of one broker that are lost with its disks and
     were the last in-sync replicas of their partitions. Kafka's brokers report none.
+
+    :raises OperatingError: the broker does not respond, or reports an error.
     """
     response = await client.request(broker_id, DescribeLogDirsRequest(topics=[]))
     require_ok(response, f"log directories of broker {broker_id}")
@@ -147,6 +150,8 @@ async def describe_own_log_dirs(
     """Return the id and the log directories of the broker that responds, without replicas.
 
     The id is None from Kafka's brokers.
+
+    :raises OperatingError: no broker responds, or the broker reports an error.
     """
     response = await client.request_from_any_broker(DescribeLogDirsRequest(topics=[]))
     require_ok(response, "log directories")
@@ -359,6 +364,7 @@ async def list_partition_reassignments(
     """Return the ongoing reassignments by partition.
 
     :param partitions: only these partitions; None for all.
+    :raises OperatingError: the controller does not respond, or reports an error.
     """
     topics = None
     if partitions is not None:

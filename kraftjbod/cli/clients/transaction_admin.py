@@ -91,6 +91,8 @@ async def list_transactions(
     :param producer_ids: only transactions of these producers; empty for all.
     :param longer_than_ms: only transactions that are open for longer; negative for all.
     :param pattern: a regular expression for the whole transactional id; None for all.
+    :raises OperatingError: INVALID_REGULAR_EXPRESSION; UNSUPPORTED_VERSION if a broker lacks a
+        filter; or a broker does not respond, or reports an error.
     """
     request = ListTransactionsRequest(producer_id_filters=list(producer_ids))
     needed = 0
@@ -135,8 +137,10 @@ async def find_coordinator(client: ClusterClient, transactional_id: str) -> int:
 async def describe_transaction(
     client: ClusterClient, transactional_id: str
 ) -> DescribedTransaction | None:
-    """Return the transaction of a transactional id; None if its coordinator does not know the
-    id."""
+    """Return the transaction of a transactional id; None if its coordinator does not know the id.
+
+    :raises OperatingError: there is no coordinator, or it does not respond, or reports an error.
+    """
     node_id = await find_coordinator(client, transactional_id)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     (one,) = (await client.request(node_id, request)).transaction_states

@@ -66,8 +66,8 @@ class NodeTls:
         return None if listener is None else listener.settings
 
     def dialer_of(self, name: str) -> Dialer:
-        """Return what opens connections to the listener ``name`` of other nodes, with TLS if it has
-        TLS.
+        """Return the dialer of connections to the listener ``name`` of other nodes. It uses TLS if
+        this node's listener of that name has TLS.
 
         Call it after :meth:`open_listeners`.
         """

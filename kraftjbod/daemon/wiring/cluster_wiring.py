@@ -38,7 +38,7 @@ CONTROLLER_BACKOFF_MAX_MS: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDialers:
-    """What opens a broker's connections to other nodes."""
+    """The dialers of a broker's connections to other nodes."""
 
     brokers: Dialer = PLAIN
     controllers: Dialer = PLAIN

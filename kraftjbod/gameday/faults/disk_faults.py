@@ -104,7 +104,10 @@ class MountedDisk:
         await bring_back(client, victim.broker_id, victim.path, timeout_s=RETURN_TIMEOUT_S)
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
-        """Move a fair share of the broker's leaders into the directory that `prepare` chose."""
+        """Move a fair share of the broker's leaders into the directory that `prepare` chose.
+
+        :raises StartupError: the moves did not succeed, or no partition is led from the directory.
+        """
         chosen = _aimed(self._victim)
         await _share_leaders(client, topic, chosen)
         found = [one for one in await victims(client, topic) if one.path == chosen.path]

@@ -62,7 +62,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocols:
-    """What a member of a consumer group has in addition if it uses the classic protocol."""
+    """Additional state of a member of a consumer group that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
