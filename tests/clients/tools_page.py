@@ -292,11 +292,11 @@ ROWS: Final[Sequence[Row]] = (
 _ADDRESS_LAST: Final = {"cluster"}
 _NOTES: Final = (
     "\n*no such tool* in the last column: kraftjbod has no such tool.\n"
-    "`kafka-dump-log.sh` and `kraftjbod-dump-log` print the files of both clusters alike, "
+    "`kafka-dump-log.sh` and `kraftjbod-dump-log` print the same for files of both clusters, "
     "except the cluster metadata, whose format differs.\n"
-    "`kraftjbod-acls` and `kraftjbod-configs --entity-type users` have the flags and lines of "
-    "`kafka-acls.sh` and `kafka-configs.sh`. Integration tests check them, because they need a "
-    "cluster with an authorizer. `--bootstrap-controller` and quotas are not among them.\n"
+    "Integration tests compare `kraftjbod-acls` and `kraftjbod-configs --entity-type users` with "
+    "Kafka's tools, because they need a cluster with an authorizer. `kraftjbod-acls` has no "
+    "`--bootstrap-controller`, and `kraftjbod-configs` does not change quotas.\n"
 )
 
 

@@ -35,8 +35,8 @@ MACHINES: Final = (
     Machine(
         title="A log directory",
         source="core/log_dir_state.py",
-        intro="ONLINE, SATURATED and STALLED directories are registered with the controller; "
-        "SATURATED and STALLED ones are *impaired*, and recover without an operator.",
+        intro="Directories in the states SATURATED and STALLED are *impaired*: they recover without an "
+        "operator. An OFFLINE directory has failed.",
         first=log_dir_state.LogDirState.ONLINE,
         transitions=log_dir_state.TRANSITIONS,
     ),
