@@ -426,8 +426,8 @@ class _Pick:
             self._finish(able, transfer.target, wanted, most)
 
     def _finish(self, able: Iterable[int], target: int, wanted: float, most: float) -> None:
-        """Choose the smallest candidate with ``wanted`` to ``most`` bytes; None without such a
-        candidate."""
+        """Choose the smallest candidate with ``wanted`` to ``most`` bytes. Choose nothing if there
+        is no such candidate."""
         fit = [
             index
             for index in able

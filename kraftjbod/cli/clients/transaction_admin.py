@@ -125,7 +125,8 @@ async def list_transactions(
 async def find_coordinator(client: ClusterClient, transactional_id: str) -> int:
     """Return the broker id of the coordinator of a transactional id.
 
-    :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which is retriable.
+    :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which is retriable, and others; or no broker
+        responds.
     """
     request = FindCoordinatorRequest(key_type=_TRANSACTIONS, coordinator_keys=[transactional_id])
     response = await client.request_from_any_broker(request, min_version=_KEYS_SINCE)

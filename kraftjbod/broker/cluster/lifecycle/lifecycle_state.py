@@ -513,7 +513,7 @@ class LifecycleState:
 
     def _follow_metadata_version(self) -> list[Action]:
         """React to a changed ``metadata.version``: stop the broker if it needs a higher one, or
-        amend.
+        register again if the registration lacks directories that the level supports.
 
         Waits until the metadata shows this broker's registration.
         """

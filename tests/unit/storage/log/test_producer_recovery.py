@@ -54,7 +54,7 @@ def recorded(
 
 
 @pytest.mark.parametrize(("max_producers", "known"), [(1, 1), (100, 10)])
-def test_producer_recovery_knows_the_last_five_batches_of_each_producer(
+def test_producer_recovery_state_equals_that_of_recording_each_batch(
     max_producers: int, known: int
 ) -> None:
     """If one producer is known at most, each batch evicts the other one."""
