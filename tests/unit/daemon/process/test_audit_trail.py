@@ -80,7 +80,7 @@ def test_audit_counts_lines_that_cannot_be_written(tmp_path: Path) -> None:
     assert trail.dropped_total == 1
 
 
-def test_audit_drops_lines_beyond_its_queue(tmp_path: Path) -> None:
+def test_audit_lines_beyond_its_queue_are_written_or_counted_as_dropped(tmp_path: Path) -> None:
     trail = make_trail(tmp_path / "audit.log", max_waiting_lines=1)
     for _ in range(1_000):
         record(trail)
