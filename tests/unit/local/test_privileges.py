@@ -33,7 +33,7 @@ def test_chmod_does_not_exclude_root_with_all_capabilities(tmp_path: Path) -> No
     assert not chmod_bites(Privileges(description="as root"), tmp_path)
 
 
-def test_choose_privileges_changes_nothing_for_other_users(tmp_path: Path) -> None:
+def test_choose_privileges_switches_the_user_of_root_only(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         assert choose_privileges(tmp_path).command_prefix == ()
     else:
