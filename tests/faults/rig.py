@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import crc32c
 
@@ -16,6 +17,7 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader, batches, stamp_header
 from kraftjbod.protocol.records import encode_varint
 from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
+from kraftjbod.storage.log.log_replay import ReplayNeededError
 from kraftjbod.storage.log.log_values import carry_out
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor, MakeExecutor
@@ -29,6 +31,8 @@ from kraftjbod.storage.replicas.offset_checkpoints import each_online
 from kraftjbod.storage.segments.index_rebuild import IndexRebuild
 from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError
 from kraftjbod.storage.vfs import Vfs
+
+T = TypeVar("T")
 
 CLUSTER_ID = "XcZZOzUqS4yHOjhMQB6JLQ"
 NODE_ID = BrokerId(1)
@@ -207,17 +211,23 @@ async def read_log(
 
 def truncate_by_index(log: UnifiedLog, offset: int) -> None:
     """Truncate as :meth:`LogHandle.truncate_to` does, in one thread."""
+    with_rebuilds(log, lambda surveyed: log.truncate_to(offset, surveyed))
+
+
+def with_rebuilds(log: UnifiedLog, op: Callable[[LogSegment | None], T]) -> T:
+    """Run ``op``, which gets the surveyed segment, again after each index rebuild it requires."""
     surveyed: LogSegment | None = None
     while True:
         try:
-            return log.truncate_to(offset, surveyed)
+            return op(surveyed)
         except SegmentUnreadError as unread:
             surveyed = read_segment(log, unread)
 
 
 def read_segment(log: UnifiedLog, unread: SegmentUnreadError) -> LogSegment | None:
     """Rebuild the indexes of a segment, and return the segment if it was surveyed."""
-    rebuild = IndexRebuild(unread)
+    is_replay = isinstance(unread, ReplayNeededError)
+    rebuild = unread.replay if is_replay else IndexRebuild(unread)
     while not log.rebuild_step(rebuild):
         pass
     is_taken = log.take_rebuilt(rebuild, is_written=True)
@@ -226,12 +236,9 @@ def read_segment(log: UnifiedLog, unread: SegmentUnreadError) -> LogSegment | No
 
 def read_by_index(log: UnifiedLog, start_offset: int, max_bytes: int, end: int) -> memoryview:
     """Read as :meth:`LogHandle.read_checked` does, in one thread; a lost index is rebuilt first."""
-    surveyed: LogSegment | None = None
-    while True:
-        try:
-            return log.read(start_offset, max_bytes, end, True, surveyed)
-        except SegmentUnreadError as unread:
-            surveyed = read_segment(log, unread)
+    return with_rebuilds(
+        log, lambda surveyed: log.read(start_offset, max_bytes, end, True, surveyed)
+    )
 
 
 def stamped(data: bytes, *, base_offset: int, leader_epoch: int) -> bytes:

@@ -29,6 +29,7 @@ from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.log.leader_epochs import UNDEFINED_EPOCH, end_offset_for
+from kraftjbod.storage.log.log_replay import LogReplay, ReplayNeededError
 from kraftjbod.storage.log.log_values import (
     AppendResult,
     CarriedState,
@@ -155,7 +156,7 @@ class LogHandle:
         #: Held while an index is rebuilt.
         self._rebuilding = asyncio.Lock()
         #: The rebuild that is not complete yet.
-        self._rebuild: IndexRebuild | None = None
+        self._rebuild: IndexRebuild | LogReplay | None = None
         #: Number of surveys, and the last segment surveyed.
         self._surveys = 0
         self._surveyed: LogSegment | None = None
@@ -399,11 +400,11 @@ class LogHandle:
             segment, is_survey = unread.segment, unread.survey_end is not None
             if is_survey and self._surveys > surveys and self._surveyed is segment:
                 return segment
-            if segment.has_indexes and not is_survey:
+            if unread.is_settled:
                 return None
             rebuild = self._rebuild
             if rebuild is None or not rebuild.is_for(unread):
-                rebuild = self._rebuild = IndexRebuild(unread)
+                rebuild = self._rebuild = _rebuild_for(unread)
             made = rebuild
             while not await asyncio.shield(
                 self._published.ask(OpKind.READ, lambda log: log.rebuild_step(made))
@@ -431,14 +432,12 @@ class LogHandle:
 
     async def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the same as :meth:`aborted_cached`, in the directory's thread and from the disk if
-        necessary.
+        necessary. Transaction indexes that are damaged are rebuilt first.
 
         Raises the errors of :meth:`known_producers`.
         """
-        return await asyncio.shield(
-            self._published.ask(
-                OpKind.READ, lambda log: log.aborted_between(first_offset, end_offset)
-            )
+        return await self._ask_by_index(
+            lambda log, _: log.aborted_between(first_offset, end_offset)
         )
 
     async def known_producers(self) -> list[KnownProducer]:
@@ -679,9 +678,13 @@ class LogHandle:
         """Record the findings of a scrub, and mend wrong index files. Return False if the segment
         was replaced or truncated meanwhile.
         """
-        return await self._published.run_operation(
-            OpKind.INDEX, lambda log: log.take_scrubbed(scrub)
-        )
+        try:
+            return await self._published.run_operation(
+                OpKind.INDEX, lambda log: log.take_scrubbed(scrub)
+            )
+        except ReplayNeededError as unread:
+            await self._read_segment(unread)
+            return True
 
     # -- for the cleaner --------------------------------------------------------------------
 
@@ -883,6 +886,12 @@ class LogHandle:
             needs no scan; else None.
         """
         await self._published.submit_last(lambda log: log.close(done))
+
+
+def _rebuild_for(unread: SegmentUnreadError) -> IndexRebuild | LogReplay:
+    if isinstance(unread, ReplayNeededError):
+        return unread.replay
+    return IndexRebuild(unread)
 
 
 def _with_survey(op: ByIndex[T], surveyed: LogSegment | None) -> Callable[[UnifiedLog], T]:

@@ -20,10 +20,10 @@ sets the high watermark.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import CorruptRecordError, OverloadedError
@@ -50,6 +50,7 @@ from kraftjbod.storage.log.leader_epochs import (
     truncate_epochs_from,
 )
 from kraftjbod.storage.log.log_damage import LogDamage
+from kraftjbod.storage.log.log_replay import LogReplay, ReplayNeededError, UseReplayed
 from kraftjbod.storage.log.log_segments import LogSegments
 from kraftjbod.storage.log.log_values import (
     AppendResult,
@@ -59,7 +60,7 @@ from kraftjbod.storage.log.log_values import (
     carry_out,
 )
 from kraftjbod.storage.log.log_view import LogView, Truncation, lower_truncation, read_view
-from kraftjbod.storage.log.producer_snapshots import ProducerSnapshots
+from kraftjbod.storage.log.producer_snapshots import LoadedProducers, ProducerSnapshots
 from kraftjbod.storage.log.producer_state import (
     DEFAULT_PRODUCER_LIMITS,
     KeptBatches,
@@ -76,14 +77,22 @@ from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError
 from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
-from kraftjbod.storage.segments.steps import run_all
-from kraftjbod.storage.segments.transaction_index import AbortedTransaction
+from kraftjbod.storage.segments.steps import STEP_BYTES, Steps, run_all
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically, write_temporary
 
 _NO_TIMESTAMP: Final = -1
 _NOTHING: Final = memoryview(b"")
 
 T = TypeVar("T")
+
+
+class _Replayed(NamedTuple):
+    offset: int
+    truncations: int
+    """Number of truncations of the log at the time of the replay."""
+    loaded: LoadedProducers
+    """Producers at ``offset``."""
 
 
 class UnifiedLog:
@@ -123,6 +132,8 @@ class UnifiedLog:
         self._snapshots = ProducerSnapshots(vfs, lambda: self.directory, content.snapshot_offsets)
         #: Bytes that a truncation would have to replay, because no snapshot contains them.
         self._bytes_since_snapshot = content.replayed_bytes
+        #: Producers at the offset of the next truncation.
+        self._replayed: _Replayed | None = None
         #: A durable snapshot at the log end has the present producer state.
         self._is_snapshot_durable = content.is_snapshot_durable
         #: Set by the partition's owner, in any thread. Everything below it is replicated.
@@ -391,7 +402,7 @@ class UnifiedLog:
         """Return segment number ``at`` with its file open, and its offset, time and transaction
         index loaded.
 
-        :raises SegmentUnreadError: the indexes have to be rebuilt.
+        :raises SegmentUnreadError: one of the indexes has to be rebuilt.
         """
         segment = self.segments.all[at]
         self._damage.open(segment)
@@ -400,7 +411,7 @@ class UnifiedLog:
 
     def _load_transactions(self, at: int) -> None:
         if not self.segments.all[at].load_transactions():
-            self._mend_transactions(at)
+            raise ReplayNeededError(self._transaction_replay(at, replaces_index=False))
 
     def _open_active(self) -> bool:
         """Open the active segment. Return False if its indexes must be rebuilt before an append."""
@@ -410,12 +421,36 @@ class UnifiedLog:
             return False
         return True
 
-    def _mend_transactions(self, at: int) -> None:
-        segments = self.segments.all
-        end = [*(one.base_offset for one in segments[1:]), self._end][at]
-        work = self._snapshots.transactions_of(segments, at, end, self._producer_limits)
-        segments[at].take_transactions(run_all(work, self.beat))
+    def _transaction_replay(self, at: int, *, replaces_index: bool) -> LogReplay:
+        """Return a replay that rebuilds the transaction index of segment number ``at``.
+
+        :param replaces_index: the present index is wrong, in memory as well.
+        """
+        segments = self.segments.shown
+        segment = segments[at]
+        end = segments[at + 1].base_offset if at + 1 < len(segments) else self._end
+
+        def work() -> Steps[UseReplayed]:
+            found = yield from self._snapshots.transactions_of(
+                segments, at, end, self._producer_limits
+            )
+            return partial(self._use_transactions, segment, found)
+
+        return LogReplay(
+            segments[: at + 1],
+            self.segments.truncations,
+            work(),
+            target=("transactions", segment, replaces_index),
+            is_settled=lambda: segment.transactions is not None and not replaces_index,
+        )
+
+    def _use_transactions(
+        self, segment: LogSegment, found: TransactionIndex, is_written: bool
+    ) -> None:
+        segment.take_transactions(found)
         self._damage.indexes_mended += 1
+        if is_written and segment is not self.segments.active:
+            segment.write_transactions(sync=True)
 
     # -- flush ------------------------------------------------------------------------------
 
@@ -525,9 +560,11 @@ class UnifiedLog:
 
     def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that overlap ``[first_offset, end_offset)``. Indexes that
-        are not in memory are loaded or rebuilt.
+        are not in memory are loaded.
 
         See :meth:`LogView.aborted_between`.
+
+        :raises ReplayNeededError: an index has to be rebuilt first.
         """
         view = self.view()
         while (found := view.aborted_between(first_offset, end_offset)) is None:
@@ -537,14 +574,17 @@ class UnifiedLog:
         return found
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Record the findings of a scrub, and mend wrong index files. Return False if the segment
-        was replaced or truncated meanwhile.
+        """Record the findings of a scrub, and mend a wrong offset or time index. Return False if
+        the segment was replaced or truncated meanwhile.
+
+        :raises ReplayNeededError: the transaction index is wrong and has to be rebuilt; everything
+            else is done.
         """
         if not self._damage.take_scrubbed(scrub):
             return False
         if scrub.is_transaction_index_wrong and not scrub.damages:
-            self._mend_transactions(self.segments.all.index(scrub.segment))
-            scrub.segment.write_transactions(sync=True)
+            at = self.segments.all.index(scrub.segment)
+            raise ReplayNeededError(self._transaction_replay(at, replaces_index=True))
         return True
 
     def search(
@@ -563,18 +603,25 @@ class UnifiedLog:
         require_end = partial(self._damage.require_end, surveyed=surveyed)
         search.scan(self.segments.all, self._start, by_index, require_end)
 
-    def rebuild_step(self, rebuild: IndexRebuild) -> bool:
+    def rebuild_step(self, rebuild: IndexRebuild | LogReplay) -> bool:
         """Run a step of ``rebuild``. Return True if it is complete, or not needed any more."""
+        if isinstance(rebuild, LogReplay):
+            return not self._is_valid(rebuild) or rebuild.step()
         return self._damage.rebuild_step(rebuild)
 
-    def take_rebuilt(self, rebuild: IndexRebuild, *, is_written: bool) -> bool:
-        """Finish the rebuild and use its indexes.
+    def _is_valid(self, replay: LogReplay) -> bool:
+        return replay.is_valid(self.segments.shown, self.segments.truncations)
 
-        Return False if they are no longer valid or needed: the segment was replaced or truncated, a
+    def take_rebuilt(self, rebuild: IndexRebuild | LogReplay, *, is_written: bool) -> bool:
+        """Finish the rebuild and use its result.
+
+        Return False if it is no longer valid or needed: the segment was replaced or truncated, a
         step failed, or the segment has indexes already.
 
         :param is_written: also write the index files, unless the segment is active.
         """
+        if isinstance(rebuild, LogReplay):
+            return self._is_valid(rebuild) and rebuild.use(is_written=is_written)
         if not self._damage.take_rebuilt(rebuild):
             return False
         if is_written and rebuild.segment is not self.segments.active:
@@ -603,10 +650,12 @@ class UnifiedLog:
         At or above the log end, nothing changes. At or below the first segment's base, this is
         :meth:`truncate_fully_and_start_at`.
 
-        Cost: one segment's indexes, one index interval, the log since the last producer snapshot,
-        and a few file operations per removed segment.
+        Cost: one segment's indexes, one index interval, at most 4 MiB of the log since the last
+        producer snapshot, and a few file operations per removed segment.
 
         :raises SegmentUnreadError: as :meth:`read`, before any change.
+        :raises ReplayNeededError: the producers at ``offset`` are not known, and more than 4 MiB
+            have to be replayed first.
         """
         if offset >= self._end:
             return
@@ -619,6 +668,7 @@ class UnifiedLog:
         if self.segments.may_have_gaps:
             # Not in the middle of a gap: a log ends where its last batch ends.
             end = active.next_offset(position)
+        self._require_producers(at, position, end)
         # A later snapshot must not remain: it would contain truncated batches.
         self._snapshots.drop_outside(self._start, end)
         with Undoing(self._reload_producers):
@@ -669,6 +719,7 @@ class UnifiedLog:
             self.segments.shorten(oldest, 0, oldest.base_offset)
             self._forget_from(oldest.base_offset, Truncation(0, 0))
         self._producers, self._bytes_since_snapshot = ProducerState(), 0
+        self._replayed = None
         self._epochs = ()
         self._damage.damages = ()
         # The epochs' file shows the log start, so it is cleared before the log start changes.
@@ -697,15 +748,58 @@ class UnifiedLog:
         self._recovery_point = min(self._recovery_point, end)
         self._epochs = truncate_epochs_from(self._epochs, end)
 
+    def _require_producers(self, at: int, position: int, end: int) -> None:
+        """Raise an error unless :meth:`_reload_producers` is short after a truncation to ``end``,
+        which is at ``position`` of segment number ``at``.
+
+        :raises ReplayNeededError: the replay has to be done first.
+        """
+        replayed, truncations = self._replayed, self.segments.truncations
+        if not self._producers or (replayed is not None and replayed[:2] == (end, truncations)):
+            return
+        self._replayed = None
+        size_bytes = position - self._snapshot_position(at, end)
+        is_long = buggify.is_on and buggify.fires("storage.long_replay")
+        if size_bytes > STEP_BYTES or is_long:
+            raise ReplayNeededError(self._producer_replay(at, end))
+
+    def _snapshot_position(self, at: int, end: int) -> int:
+        """Return about the position of the newest producer snapshot up to ``end``, in bytes after
+        the start of segment number ``at``, whose indexes are loaded. Negative in earlier segments.
+        """
+        segments, offsets = self.segments.all, self._snapshots.offsets
+        begin = max(offsets[: bisect_right(offsets, end)][-1:], default=segments[0].base_offset)
+        if begin >= segments[at].base_offset:
+            return segments[at].indexes().offsets.position_before(begin)
+        first = max(0, bisect_right(segments, begin, key=lambda s: s.base_offset) - 1)
+        return -sum(segment.size_bytes for segment in segments[first:at])
+
+    def _producer_replay(self, at: int, end: int) -> LogReplay:
+        segments, truncations = self.segments.shown[: at + 1], self.segments.truncations
+
+        def work() -> Steps[UseReplayed]:
+            loaded = yield from self._snapshots.load(segments, end, self._producer_limits)
+            return partial(self._use_producers, _Replayed(end, truncations, loaded))
+
+        return LogReplay(segments, truncations, work(), target=("producers", end))
+
+    def _use_producers(self, replayed: _Replayed, is_written: bool) -> None:
+        self._replayed = replayed
+
     def _reload_producers(self) -> None:
         """Load the producer state at the log end from snapshots and batches.
 
         An empty state stays empty, as in Kafka.
         """
-        if self._producers:
+        replayed, self._replayed = self._replayed, None
+        if not self._producers:
+            return
+        if replayed is not None and replayed.offset == self._end:
+            loaded = replayed.loaded
+        else:
             work = self._snapshots.load(self.segments.all, self._end, self._producer_limits)
             loaded = run_all(work, self.beat)
-            self._producers, self._bytes_since_snapshot = loaded.state, loaded.replayed_bytes
+        self._producers, self._bytes_since_snapshot = loaded.state, loaded.replayed_bytes
 
     def _restart_in_place(self, offset: int) -> None:
         """Replace the only segment by an empty one at ``offset`` that reuses its file and space."""

@@ -102,6 +102,11 @@ class SegmentUnreadError(Exception):
         self.size_bytes = segment.size_bytes
         self.truncations = segment.truncations
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the indexes were rebuilt meanwhile, and no survey is demanded."""
+        return self.segment.has_indexes and self.survey_end is None
+
 
 class LogSegment:
     """Batches from ``base_offset`` on, below the base offset of the next segment."""

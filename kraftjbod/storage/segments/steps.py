@@ -21,12 +21,12 @@ SEEK_BYTES: Final = STEP_BYTES // 8
 STAT_BYTES: Final = STEP_BYTES // 64
 
 
-def take_step(work: Steps[T]) -> list[T]:
-    """Continue ``work`` for about :data:`STEP_BYTES`. Return a list with its result, which is empty
+def take_step(work: Steps[T], step_bytes: int = STEP_BYTES) -> list[T]:
+    """Continue ``work`` for about ``step_bytes``. Return a list with its result, which is empty
     while the work is not complete.
     """
     spent_bytes = 0
-    while spent_bytes < STEP_BYTES:
+    while spent_bytes < step_bytes:
         try:
             spent_bytes += next(work)
         except StopIteration as done:
