@@ -93,7 +93,8 @@ class CreationPlan:
         self._rounds_missing = self._useless = 0
 
     def missing(self, alive_brokers: int) -> int | None:
-        """Return the replication factor to request for a missing topic; None to wait."""
+        """Count a round in which the topic is missing. Return the replication factor to request
+        for it; None to wait."""
         self._rounds_missing += 1
         possible = min(self._wanted, max(1, alive_brokers - self._useless))
         if possible < self._wanted and self._rounds_missing <= self._patience_rounds:

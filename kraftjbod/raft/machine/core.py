@@ -315,7 +315,8 @@ class RaftCore(Following):
             self._leadership.slice_read(read, data, is_last, voters, crc)
 
     def compact(self, snapshot: SnapshotId, start_offset: int) -> None:
-        """Record a durable snapshot of applied entries.
+        """Record a durable snapshot of applied entries. No effect if it is not newer than the
+        recorded one.
 
         The disk holds entries from ``start_offset`` on.
         """
