@@ -85,7 +85,7 @@ class LogDamage:
 
     def require_end(self, at: int, surveyed: LogSegment | None = None) -> None:
         """Require that segment number ``at`` ends where the next one begins, or that its damage is
-        known.
+        known. Compaction may remove the end of a segment, so a compacted one passes.
 
         A search that continues in the next segment calls this method, because the next segment does
         not show that records before it are lost. The last segment needs no check: loading compares
@@ -97,9 +97,10 @@ class LogDamage:
         :raises SegmentUnreadError: the index is missing, or the segment has another end and was not
             surveyed.
         """
-        if at + 1 == len(self._segments):
+        segment = self._segments[at]
+        if at + 1 == len(self._segments) or segment.may_have_gaps:
             return
-        segment, end = self._segments[at], self._end_of(at)
+        end = self._end_of(at)
         if segment.end_offset() == end:
             return
         if not any(segment.base_offset <= damage.offset < end for damage in self.damages):

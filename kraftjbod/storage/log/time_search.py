@@ -224,7 +224,7 @@ class MaxTimestampSearch:
             require_end(at)
             base_offset, found = segments[at].base_offset, segments[at].largest_timestamp()
             if found is None:
-                require_end(at)
+                pass
             elif found.offset < start_offset or base_offset in self._doubtful_segments:
                 self._doubtful.append(_Doubtful(base_offset, found.timestamp, base_offset))
             else:

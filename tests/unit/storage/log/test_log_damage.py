@@ -155,3 +155,18 @@ def test_log_damage_does_not_end_at_a_batch_with_a_wrong_base_offset() -> None:
     file.data[size] ^= 1
     assert log.survey(0)
     assert log.damage.damages == (Damage(0, 4, 0),)
+
+
+@pytest.mark.parametrize("may_have_gaps", [False, True])
+def test_require_end_demands_a_survey_of_a_short_segment_unless_compaction_made_it_short(
+    may_have_gaps: bool,
+) -> None:
+    log = Log()
+    short = log.segments[0]
+    short.truncate(2 * len(batch(2)), 4)
+    short.may_have_gaps = may_have_gaps
+    if may_have_gaps:
+        log.damage.require_end(0)
+    else:
+        with pytest.raises(SegmentUnreadError):
+            log.damage.require_end(0)
