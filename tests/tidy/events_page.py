@@ -16,7 +16,7 @@ _HEAD: Final = """# Events
 
 A daemon writes its events as JSON lines to the file `telemetry.path`. If that key is not set, it writes them to the journal under systemd, and otherwise to standard error.
 Each event has `event` (its name), `level` and `timestamp`; most events have `component`. Events below `telemetry.level` are not written.
-The tables are ordered by the package that logs the event. Fields in parentheses are optional: only some loggers of that source file add them. … stands for fields that vary.
+There is a table for each package that logs events. Fields in parentheses are only in some of these events. … means that the fields vary.
 [situations/](situations/README.md) says what to do after most warnings.
 """
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")

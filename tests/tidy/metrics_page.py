@@ -17,7 +17,7 @@ _HEAD: Final = """# Metrics
 `make docs` writes this page. A test compares it with the metrics in the code.
 
 If `metrics.snapshot.path` is set, the daemon replaces that file every `metrics.snapshot.interval.ms`. The file is one JSON object with a number for each name.
-Names are Kafka's if Kafka has the metric. Names that end in `PerSec` are counters nevertheless, not rates.
+Metrics that Kafka has too have Kafka's names. A metric whose name ends in `PerSec` is a counter, not a rate.
 Counters begin at 0 when the daemon starts, and those of a directory when the directory is opened.
 Sizes are in bytes, times in milliseconds.
 """

@@ -21,17 +21,17 @@ _HEAD: Final = """# Protocol
 
 ## Listeners of brokers
 
-Clients and followers use Kafka's protocol. The response to ApiVersions lists the APIs of this table; it lists AlterLogDirs only for kraftjbod's clients.
-The broker closes the connection of a request with another version, except that it answers ApiVersions in version 0, as Kafka does.
+Clients and followers use Kafka's protocol. ApiVersions lists the APIs of this table, but AlterLogDirs only for kraftjbod's clients.
+If a request has a version that is not in the table, the broker closes its connection. An ApiVersions request with such a version gets a response in version 0, as in Kafka.
 """
 _RPC: Final = """## Listener of the controller
 
-Brokers, and tools with `--bootstrap-controller`, use kraftjbod's protocol: a frame is one MessagePack array, and each request has its own versions ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
-The table has the newest version of each request. While `metadata.version` is lower than that version needs, an older one is used.
+Brokers, and tools with `--bootstrap-controller`, use kraftjbod's protocol. A frame is one MessagePack array, and each kind of request has separate versions ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
+The table has the newest version of each request. If `metadata.version` is too low for that version, nodes use an older version.
 """
 _FIELDS: Final = """## Tagged fields that kraftjbod adds
 
-A reader skips unknown tagged fields (KIP-482), so that Kafka's clients and brokers understand these messages without the fields of this table ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
+Kafka's clients and brokers skip unknown tagged fields (KIP-482), so they understand messages with the fields of this table ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
 """
 _API: Final = """## An API that kraftjbod adds
 
