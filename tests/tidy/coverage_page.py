@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
 from pathlib import PurePath
 from typing import Final
 
@@ -15,20 +16,24 @@ _HEAD: Final = """\
 # Coverage
 
 This page has the share of the lines of each package that the unit tests (`tests/unit`) run.
-`make coverage` measures it and writes this page.
+`make coverage` measures it and writes this page. The figures were measured on {day}, so packages that were added later are missing.
 Packages with low figures are tested with real processes, in `tests/integration` and `tests/spark`. These tests are not counted here.
 """
 
 
-def page(packages: Mapping[str, tuple[int, int]]) -> str:
-    """Return the page; ``packages`` has the numbers of run lines and of all lines."""
+def page(packages: Mapping[str, tuple[int, int]], day: date) -> str:
+    """Return the page.
+
+    :param packages: numbers of run lines and of all lines, by package.
+    :param day: day of the measurement.
+    """
     run, lines = (sum(numbers) for numbers in zip(*packages.values(), strict=True))
     rows = [(f"`{name}`", *numbers) for name, numbers in sorted(packages.items())]
     table = "".join(
         f"| {name} | {lines:,} | {100 * run / lines:.1f} % |\n"
         for name, run, lines in (*rows, ("all", run, lines))
     )
-    return f"{_HEAD}\n| package | lines | run |\n|---|---|---|\n{table}"
+    return f"{_HEAD.format(day=day)}\n| package | lines | run |\n|---|---|---|\n{table}"
 
 
 def by_package(files: Iterable[tuple[PurePath, int, int]]) -> dict[str, tuple[int, int]]:
@@ -50,6 +55,6 @@ def _measured() -> Iterable[tuple[PurePath, int, int]]:
 
 
 if __name__ == "__main__":
-    text = page(by_package(_measured()))
+    text = page(by_package(_measured()), datetime.now(UTC).date())
     print(text.partition("\n\n|")[2])
     PAGE.write_text(text, encoding="utf-8")
