@@ -39,11 +39,12 @@ from kraftjbod.cli.terminal.command import Answer
 from kraftjbod.core.allowed_hosts import ALLOWED_HOSTS_KEY
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import require_known
-from kraftjbod.core.errors import KraftJbodError, OperatingError, StartupError
+from kraftjbod.core.errors import ConfigError, KraftJbodError, OperatingError, StartupError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
 from kraftjbod.core.properties import format_properties, parse_properties
 from kraftjbod.local import network_hosts
+from kraftjbod.local.cluster_security import ADMIN, CLIENT_LISTENER, ClusterSecurity
 from kraftjbod.local.daemon_process import DaemonFiles, DaemonProcess
 from kraftjbod.local.ports import HOST, PortReservation, is_free, reserve_port
 from kraftjbod.local.privileges import PACKAGE_ROOT, Privileges, choose_privileges
@@ -53,7 +54,7 @@ CONTROLLER_ID = 100
 FIRST_CLIENT_PORT = 9092
 CONTROLLER_PORT = 9090
 ANY_PORT = 0
-#: Name of the only listener of a daemon, by role.
+#: Name of a daemon's first listener, by role. Brokers of a secure cluster have a second one.
 LISTENERS = {"controller": "CONTROLLER", "broker": "PLAINTEXT"}
 MODELS: Mapping[str, type[BrokerConfig] | type[ControllerConfig]] = {
     "controller": ControllerConfig,
@@ -68,6 +69,8 @@ _USUAL_REPLICAS = 3
 _USUAL_MIN_ISR = 2
 #: Key in cluster.json: ids of daemons that were not formatted yet.
 _UNFORMATTED = "unformatted"
+#: Key in cluster.json: the security of the clients' listener, if there is one.
+_SECURITY = "security"
 #: Keys that differ between brokers and are not copied to added brokers.
 _OWN_KEYS = frozenset(
     {
@@ -98,8 +101,11 @@ class ClusterProcesses:
         controllers: Mapping[int, DaemonProcess],
         brokers: Mapping[int, DaemonProcess],
         reserved: Sequence[PortReservation] = (),
+        security: ClusterSecurity | None = None,
     ) -> None:
         self.run_dir = run_dir
+        #: Certificates and users of the listener for clients; None: that listener is PLAINTEXT.
+        self.security = security
         self.cluster_id = cluster_id
         self.privileges = privileges
         self.controllers = dict(controllers)
@@ -125,6 +131,7 @@ class ClusterProcesses:
         broker_command: Sequence[str] = BROKER_COMMAND,
         privileges: Privileges | None = None,
         hosts: bool = False,
+        security: str | None = None,
     ) -> ClusterProcesses:
         """Create the directories and configuration files of a new cluster. Starts no daemon.
 
@@ -139,7 +146,9 @@ class ClusterProcesses:
         :param broker_command: command of a broker; the configuration file is its last argument.
         :param privileges: user of the daemons; by default one to whom file modes apply.
         :param hosts: give each daemon its own host (network_hosts.py). Needs root.
-        :raises ConfigError: no such daemon knows a key, or a value is invalid.
+        :param security: ``ssl``, ``sasl_ssl`` or ``sasl_plaintext`` (cluster_security.py).
+        :raises ConfigError: no such daemon knows a key, a value is invalid, or ``hosts`` and
+            ``security`` are combined.
         """
         controller_ids = range(CONTROLLER_ID, CONTROLLER_ID + controllers)
         extra = {
@@ -149,25 +158,41 @@ class ClusterProcesses:
         require_known_config(config or {}, extra)
         config = {**_of_internal_topics(brokers), **(config or {})}
         run_dir = run_dir.resolve()
+        secured = None if security is None else _secured(security, run_dir, hosts=hosts)
         run_dir.mkdir(parents=True, exist_ok=True)
         privileges = privileges or choose_privileges(run_dir)
         taken, reserved = set[int](), list[PortReservation]()
         addresses = _plan_hosts(controllers + brokers, config) if hosts else iter(())
         quorum = _quorum(run_dir, controller_ids, controller_port, taken, reserved, addresses)
+        ids = range(1, brokers + 1)
+        # Clients get the first ports.
+        of_clients = {
+            node_id: _free_port(first_client_port, taken, reserved) for node_id in ids if secured
+        }
         nodes = [
             lay_out(
                 run_dir,
                 "broker",
                 node_id,
                 port=_free_port(first_client_port, taken, reserved),
+                client_port=of_clients.get(node_id),
                 host=next(addresses, HOST),
                 log_dirs=(log_dirs or {}).get(node_id),
                 dirs=dirs,
             )
-            for node_id in range(1, brokers + 1)
+            for node_id in ids
         ]
         everything = (*quorum, *nodes)
-        _write_configs(everything, extra, shared=config, quorum=quorum, privileges=privileges)
+        _write_configs(
+            everything,
+            extra,
+            shared=config,
+            quorum=quorum,
+            privileges=privileges,
+            security=secured,
+        )
+        if secured is not None:
+            secured.write_files(privileges)
         made = cls(
             run_dir,
             cluster_id=str(Uuid.random(os.urandom)),
@@ -175,6 +200,7 @@ class ClusterProcesses:
             controllers=_processes(quorum, CONTROLLER_COMMAND, privileges),
             brokers=_processes(nodes, broker_command, privileges),
             reserved=reserved,
+            security=secured,
         )
         made._unformatted.update(files.node_id for files in everything)
         return made
@@ -200,13 +226,21 @@ class ClusterProcesses:
                 "broker",
                 node_id,
                 port=_free_port(pattern.port + 1, taken, []),
+                client_port=_free_port(pattern.port + 1, taken, []) if self.security else None,
                 host=next(hosts, HOST),
                 dirs=len(pattern.log_dirs),
             )
             for node_id in range(pattern.node_id + 1, pattern.node_id + 1 + count)
         ]
         own = {files.node_id: extra for files in nodes}
-        _write_configs(nodes, own, shared={}, quorum=quorum, privileges=self.privileges)
+        _write_configs(
+            nodes,
+            own,
+            shared={},
+            quorum=quorum,
+            privileges=self.privileges,
+            security=self.security,
+        )
         self.brokers.update(_processes(nodes, BROKER_COMMAND, self.privileges))
         self._unformatted.update(files.node_id for files in nodes)
 
@@ -233,8 +267,9 @@ class ClusterProcesses:
                 privileges=privileges,
                 controllers={id_: one for id_, one in daemons.items() if id_ >= CONTROLLER_ID},
                 brokers={id_: one for id_, one in daemons.items() if id_ < CONTROLLER_ID},
+                security=_read_security(document.get(_SECURITY), run_dir),
             )
-        except (ValueError, KeyError, TypeError) as e:
+        except (ValueError, KeyError, TypeError, ConfigError) as e:
             raise StartupError(f"{path} does not describe a cluster: {e!r}") from e
         found._unformatted.update(document.get(_UNFORMATTED, ()))
         return found
@@ -246,7 +281,8 @@ class ClusterProcesses:
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(broker.address for broker in self.brokers.values())
+        """The addresses for clients."""
+        return ",".join(broker.client_address for broker in self.brokers.values())
 
     @property
     def daemons(self) -> list[DaemonProcess]:
@@ -356,6 +392,9 @@ class ClusterProcesses:
             "bootstrap_servers": self.bootstrap_servers,
             "daemons": [_describe(daemon) for daemon in self.daemons],
         }
+        if self.security is not None:
+            document[_SECURITY] = self.security.security
+            document["client_properties"] = str(self.security.properties_path())
         if self._unformatted:
             document[_UNFORMATTED] = sorted(self._unformatted)
         path = self.run_dir / "cluster.json"
@@ -372,6 +411,9 @@ class ClusterProcesses:
 
         :raises StartupError: a metadata directory is gone, or a node cannot be formatted.
         """
+        users = (
+            () if self.security is None or not self._unformatted else self.security.scram_users()
+        )
         for daemon in self.daemons:
             files = daemon.files
             if files.node_id not in self._unformatted:
@@ -388,6 +430,7 @@ class ClusterProcesses:
                     load_settings(str(files.config_path)),
                     self.cluster_id,
                     DEFAULT_METADATA_VERSION.default_features,
+                    users=users if files.role == "controller" else (),
                     # An interrupted start may have formatted some directories.
                     ignore_formatted=True,
                     answer=Answer(report=_hush),
@@ -422,6 +465,7 @@ def lay_out(
     node_id: int,
     *,
     port: int,
+    client_port: int | None = None,
     host: str = HOST,
     log_dirs: Sequence[Path] | None = None,
     dirs: int = 0,
@@ -437,6 +481,7 @@ def lay_out(
         node_id=node_id,
         host=host,
         port=port,
+        client_port=client_port,
         directory=directory,
         metadata_dir=directory / "metadata",
         log_dirs=tuple(log_dirs),
@@ -488,6 +533,7 @@ def _write_configs(
     shared: Mapping[str, str],
     quorum: Sequence[DaemonFiles],
     privileges: Privileges,
+    security: ClusterSecurity | None,
 ) -> None:
     """Write the configuration files of all nodes, or none if one is invalid.
 
@@ -498,6 +544,8 @@ def _write_configs(
     configs = []
     for files in nodes:
         own = {**_known_to(files, shared), **extra.get(files.node_id, {})}
+        if security is not None:
+            own = {**_values_of_security(files, security), **own}
         configs.append(_config_of(files, quorum=quorum, extra=own))
     for files, values in zip(nodes, configs, strict=True):
         _write_config(files, values, privileges)
@@ -512,6 +560,30 @@ def _write_config(files: DaemonFiles, values: Mapping[str, str], privileges: Pri
     files.config_path.chmod(0o600)
     files.config_path.write_text(text, encoding="utf-8")
     privileges.give(files.config_path)
+
+
+def _values_of_security(files: DaemonFiles, security: ClusterSecurity) -> dict[str, str]:
+    values = {"super.users": f"User:{ADMIN}"}
+    if files.client_port is not None:
+        values |= security.broker_values(files.port, files.client_port)
+    return values
+
+
+def _secured(security: str, run_dir: Path, *, hosts: bool) -> ClusterSecurity:
+    """Return the security of a new cluster.
+
+    :raises ConfigError: there is no such security, or the daemons have hosts of their own, for
+        whose addresses no certificate is made.
+    """
+    if hosts:
+        raise ConfigError(
+            "security is for clusters whose daemons share this machine's address: leave out hosts"
+        )
+    return ClusterSecurity.parse(security, run_dir)
+
+
+def _read_security(security: str | None, run_dir: Path) -> ClusterSecurity | None:
+    return None if security is None else ClusterSecurity.parse(security, run_dir)
 
 
 async def _sees(address: str, expected: frozenset[int]) -> bool:
@@ -532,7 +604,10 @@ def _describe(daemon: DaemonProcess) -> dict[str, Any]:
         "role": files.role,
         "pid": daemon.pid,
         "host": files.host,
-        "ports": {LISTENERS[files.role]: files.port},
+        "ports": {
+            LISTENERS[files.role]: files.port,
+            **({} if files.client_port is None else {CLIENT_LISTENER: files.client_port}),
+        },
         "log_dirs": [
             {"path": str(path), "directory_id": directory_id(path)} for path in files.log_dirs
         ],
@@ -554,6 +629,7 @@ def _read_daemon(run_dir: Path, entry: Mapping[str, Any], privileges: Privileges
         role,
         entry["id"],
         port=entry["ports"][LISTENERS[role]],
+        client_port=entry["ports"].get(CLIENT_LISTENER),
         host=entry["host"],
         log_dirs=[Path(log_dir["path"]) for log_dir in entry["log_dirs"]],
     )

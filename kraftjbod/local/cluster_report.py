@@ -26,7 +26,7 @@ def show_cluster(
         files = one.daemon.files
         table.add_row(
             files.name,
-            one.daemon.address,
+            one.daemon.client_address,
             str(one.daemon.pid or ""),
             f"[{_COLOURS[one.state]}]{one.state}[/]",
             ", ".join(_directory(path, one) for path in files.log_dirs),
@@ -37,6 +37,8 @@ def show_cluster(
         "telemetry": f"{shortened(cluster.run_dir)}/<daemon>/telemetry.jsonl",
         "for programs": shortened(cluster.run_dir / "cluster.json"),
     }
+    if cluster.security is not None:
+        rows["client settings"] = shortened(cluster.security.properties_path())
     for what, text in rows.items():
         console.print(f"  {what + ':':<19} {text}", highlight=False, soft_wrap=True)
 
@@ -47,6 +49,9 @@ def cluster_document(cluster: ClusterProcesses, states: Sequence[DaemonState]) -
         "data": str(cluster.run_dir),
         "clusterId": cluster.cluster_id,
         "bootstrapServers": cluster.bootstrap_servers,
+        "clientProperties": (
+            None if cluster.security is None else str(cluster.security.properties_path())
+        ),
         "serves": all(one.state == "serving" for one in states),
         "daemons": [_daemon_document(one) for one in states],
     }
@@ -64,7 +69,7 @@ def _daemon_document(one: DaemonState) -> dict[str, Any]:
         "name": files.name,
         "id": files.node_id,
         "role": files.role,
-        "address": one.daemon.address,
+        "address": one.daemon.client_address,
         "pid": one.daemon.pid,
         "state": one.state,
         "reason": one.reason,

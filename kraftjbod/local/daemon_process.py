@@ -38,6 +38,8 @@ class DaemonFiles:
     directory: Path
     metadata_dir: Path
     log_dirs: tuple[Path, ...]
+    client_port: int | None = None
+    """Port of the secure listener for clients. If None, clients use ``port``."""
 
     @property
     def config_path(self) -> Path:
@@ -75,6 +77,11 @@ class DaemonProcess:
     @property
     def address(self) -> str:
         return f"{self.files.host}:{self.files.port}"
+
+    @property
+    def client_address(self) -> str:
+        """``host:port`` for clients; differs from :attr:`address` in a secure cluster."""
+        return f"{self.files.host}:{self.files.client_port or self.files.port}"
 
     @property
     def pid(self) -> int | None:

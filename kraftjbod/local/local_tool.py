@@ -22,6 +22,7 @@ from kraftjbod.cli.terminal.command import echo_json, fail, json_option, parse_p
 from kraftjbod.core.errors import ConfigError, StartupError
 from kraftjbod.local.cluster_process import FIRST_CLIENT_PORT, ClusterProcesses
 from kraftjbod.local.cluster_report import cluster_document, show_cluster
+from kraftjbod.local.cluster_security import SECURITIES
 from kraftjbod.local.sample_config import ROLES, sample, write_samples
 from kraftjbod.local.up_and_down import (
     DEFAULT_BROKERS,
@@ -87,6 +88,12 @@ def main() -> None:
     help="Run each daemon of a new cluster in a separate network namespace; needs root.",
 )
 @click.option(
+    "--security",
+    type=click.Choice(SECURITIES),
+    help="Security of a new cluster's listener for clients; the command prints the path of their "
+    "settings.",
+)
+@click.option(
     "--config",
     "pairs",
     multiple=True,
@@ -101,6 +108,7 @@ def up_command(
     controllers: int | None,
     port: int | None,
     hosts: bool,
+    security: str | None,
     pairs: tuple[str, ...],
     data: Path,
     as_json: bool,
@@ -118,6 +126,7 @@ def up_command(
             controllers=controllers,
             port=port,
             hosts=hosts,
+            security=security,
             config=config,
             as_json=as_json,
         )
@@ -181,6 +190,7 @@ async def _up(
     controllers: int | None,
     port: int | None,
     hosts: bool,
+    security: str | None,
     config: Mapping[str, str],
     as_json: bool,
 ) -> None:
@@ -198,10 +208,11 @@ async def _up(
                 first_client_port=port or FIRST_CLIENT_PORT,
                 config=config,
                 hosts=hosts,
+                security=security,
             )
         else:
             require_same_shape(cluster, brokers=brokers, dirs=dirs, controllers=controllers)
-            _require_no_changes(cluster, port, config, hosts=hosts)
+            _require_no_changes(cluster, port, config, hosts=hosts, security=security)
             added = grow(cluster, brokers or 0)
         started = await cluster.start()
     if as_json:
@@ -227,7 +238,12 @@ async def _up(
 
 
 def _require_no_changes(
-    cluster: ClusterProcesses, port: int | None, config: Mapping[str, str], *, hosts: bool
+    cluster: ClusterProcesses,
+    port: int | None,
+    config: Mapping[str, str],
+    *,
+    hosts: bool,
+    security: str | None,
 ) -> None:
     """Require that no option is given that applies to new clusters only.
 
@@ -237,6 +253,12 @@ def _require_no_changes(
         raise ConfigError(
             f"--hosts is for a new cluster, and the daemons in {cluster.run_dir} share this "
             "machine's network: make another one in another data directory"
+        )
+    present = None if cluster.security is None else cluster.security.security
+    if security not in (None, present):
+        raise ConfigError(
+            f"--security is for a new cluster, and the one in {cluster.run_dir} has "
+            f"{present or 'none'}: make another one in another data directory"
         )
     if port is not None or config:
         option = "--config" if config else "--port"

@@ -19,6 +19,7 @@ from typing import Final
 from kraftjbod.cli.health_tool import examine
 from kraftjbod.core.errors import ConfigError, StartupError
 from kraftjbod.local.cluster_process import CONTROLLER_PORT, FIRST_CLIENT_PORT, ClusterProcesses
+from kraftjbod.local.cluster_security import ADMIN
 from kraftjbod.local.daemon_process import DaemonProcess
 
 DEFAULT_BROKERS: Final = 3
@@ -62,6 +63,7 @@ def make_cluster(
     first_client_port: int = FIRST_CLIENT_PORT,
     config: Mapping[str, str] | None = None,
     hosts: bool = False,
+    security: str | None = None,
 ) -> ClusterProcesses:
     """Create the files of a new cluster in ``data_dir``. Starts no daemon.
 
@@ -70,6 +72,7 @@ def make_cluster(
     :param first_client_port: port of broker 1, or the next free one; others are next to it.
     :param config: keys for every daemon that knows them.
     :param hosts: give each daemon its own host (network_hosts.py).
+    :param security: security of the listener for clients (cluster_security.py); None: PLAINTEXT.
     :raises ConfigError: no daemon knows a key, or a number is out of its range.
     """
     if not (1 <= brokers <= MOST_BROKERS and 1 <= dirs <= MOST_DIRS):
@@ -97,6 +100,7 @@ def make_cluster(
         config={"default.replication.factor": str(replicas), **_TELEMETRY, **config},
         controller_config=of_controller,
         hosts=hosts,
+        security=security,
     )
 
 
@@ -148,14 +152,20 @@ def grow(cluster: ClusterProcesses, brokers: int) -> int:
 
 async def daemon_states(cluster: ClusterProcesses) -> list[DaemonState]:
     """Return the state of every daemon, controllers first. Waits 5 s at most per daemon."""
-    return await asyncio.gather(*map(_state_of, cluster.daemons))
+    return await asyncio.gather(*(_state_of(cluster, daemon) for daemon in cluster.daemons))
 
 
-async def _state_of(daemon: DaemonProcess) -> DaemonState:
+async def _state_of(cluster: ClusterProcesses, daemon: DaemonProcess) -> DaemonState:
     if not daemon.is_running:
         return DaemonState(daemon=daemon, state="stopped", reason="it is not running")
     is_broker = daemon.files.role == "broker"
-    health = await examine(daemon.address, _ANSWER_TIMEOUT_MS, is_broker=is_broker)
+    settings = None
+    if is_broker and cluster.security is not None:
+        # With an authorizer only this user may ask.
+        settings = str(cluster.security.properties_path(ADMIN))
+    health = await examine(
+        daemon.client_address, _ANSWER_TIMEOUT_MS, is_broker=is_broker, command_config=settings
+    )
     if health.reason is not None:
         return DaemonState(daemon=daemon, state="running", reason=health.reason)
     return DaemonState(daemon=daemon, state="serving", log_dirs=health.log_dirs or {})

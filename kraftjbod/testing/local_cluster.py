@@ -50,6 +50,7 @@ from kraftjbod.local.cluster_process import (
     ClusterProcesses,
     require_known_config,
 )
+from kraftjbod.local.cluster_security import ADMIN, CLIENT, Security
 from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.leftover_clusters import make_run_dir, undo_left_overs
@@ -109,6 +110,9 @@ class LocalCluster:
     :param run_dir: directory for the daemons' files; by default a temporary directory.
     :param hosts: give each daemon its own host, which can be disconnected by
         ``kraftjbod.local.network_hosts.cut(daemon.files.host)``. Needs root.
+    :param security: security of the listener for clients: ``ssl`` (client certificates),
+        ``sasl_ssl`` or ``sasl_plaintext`` (SCRAM). :attr:`client_config` and
+        :attr:`client_properties` are for clients. Excludes ``hosts``.
     :raises ConfigError: a number is out of its range, no daemon knows a key, or a value has
         another type. :meth:`start` reports values that a daemon refuses.
     """
@@ -126,6 +130,7 @@ class LocalCluster:
         broker_config: Mapping[int, Mapping[str, Value]] | None = None,
         run_dir: Path | None = None,
         hosts: bool = False,
+        security: Security | None = None,
     ) -> None:
         if not (1 <= brokers <= _MOST_BROKERS and 1 <= dirs <= _MOST_DIRS):
             raise ConfigError(
@@ -150,6 +155,7 @@ class LocalCluster:
         self._broker_config = of_broker
         self._given_run_dir = run_dir
         self._hosts = hosts
+        self._security = security
         self._processes: ClusterProcesses | None = None
         self._brokers: tuple[Broker, ...] = ()
         self._disks: list[LogDisk] = []
@@ -238,6 +244,25 @@ class LocalCluster:
     def bootstrap_servers(self) -> str:
         """The addresses for clients: ``127.0.0.1:20001,127.0.0.1:20002,...``."""
         return self.processes.bootstrap_servers
+
+    @property
+    def client_properties(self) -> Path | None:
+        """File with the settings of the user ``client`` for Kafka's clients and these tools; None
+        without security. ``admin.properties`` beside it is for the super user ``admin``.
+        """
+        security = self.processes.security
+        return None if security is None else security.properties_path()
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        """Settings of librdkafka for the user ``client``, ``bootstrap.servers`` included."""
+        return self.client_config_of(CLIENT)
+
+    def client_config_of(self, user: str) -> dict[str, str]:
+        """Return settings of librdkafka for ``user``, ``admin`` or ``client``."""
+        security = self.processes.security
+        own = {} if security is None else security.library_config(user)
+        return {"bootstrap.servers": self.bootstrap_servers, **own}
 
     @property
     def brokers(self) -> tuple[Broker, ...]:
@@ -387,6 +412,7 @@ class LocalCluster:
             controller_config=self._controller_config,
             broker_config=self._broker_config,
             hosts=self._hosts,
+            security=self._security,
             log_dirs={broker: [disk.path for disk in disks] for broker, disks in of_broker.items()},
         )
         self._brokers = tuple(
@@ -399,10 +425,23 @@ class LocalCluster:
 
     def _ask(self, question: Callable[[ClusterClient], Coroutine[Any, Any, T]]) -> T:
         async def ask() -> T:
-            async with ClusterClient(self.bootstrap_servers) as client:
+            async with self._make_client() as client:
                 return await question(client)
 
         return self._loop.run(ask())
+
+    def _make_client(self) -> ClusterClient:
+        """Return a client of the user ``admin``."""
+        security = self.processes.security
+        if security is None:
+            return ClusterClient(self.bootstrap_servers)
+        source = str(security.properties_path(ADMIN))
+        settings = security.settings_of(ADMIN)
+        return ClusterClient(
+            self.bootstrap_servers,
+            dialer=settings.make_dialer(source),
+            login=settings.make_login(source),
+        )
 
     def _is_in_sync(self, topic: str) -> bool:
         async def ask(client: ClusterClient) -> bool:
@@ -444,7 +483,8 @@ class Broker:
 
     @property
     def address(self) -> str:
-        return self.process.address
+        """``host:port`` for clients."""
+        return self.process.client_address
 
     @property
     def is_running(self) -> bool:

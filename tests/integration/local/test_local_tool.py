@@ -101,3 +101,18 @@ def test_up_with_invalid_config_value_creates_nothing(local: Local, tmp_path: Pa
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["local.lock"]
     right = document(local("up", *SHAPE, *port, "--config", "log.retention.ms=5000", "--json"))
     assert (right["isNew"], right["serves"]) == (True, True)
+
+
+def test_up_with_security_names_client_settings_that_the_tools_use(local: Local) -> None:
+    port = str(reserve_port().port)
+    shape = ("--brokers", "1", "--dirs", "1", "--controllers", "1", "--port", port)
+    made = document(local("up", *shape, "--security", "sasl_ssl", "--json"))
+    assert made["serves"]
+    assert made["bootstrapServers"] == f"127.0.0.1:{port}"
+    tool = [str(BIN / "kraftjbod-topics"), "--bootstrap-server", made["bootstrapServers"]]
+    settings = ["--command-config", made["clientProperties"]]
+    listed = subprocess.run([*tool, *settings, "--list"], capture_output=True, check=False)
+    assert listed.returncode == 0, listed.stderr
+    other = local("up", "--security", "ssl")
+    assert other.returncode != 0
+    assert "has sasl_ssl" in other.stderr
