@@ -15,7 +15,12 @@ from typing import Final
 
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.metadata_version import MetadataVersion
-from kraftjbod.core.node_principals import NO_NODES, NODE_PRINCIPALS_KEY, NodePrincipals
+from kraftjbod.core.node_principals import (
+    NO_NODES,
+    NODE_MECHANISM_KEY,
+    NODE_PRINCIPALS_KEY,
+    NodePrincipals,
+)
 from kraftjbod.core.scram import (
     MAX_ITERATIONS,
     MECHANISM_NAMES,
@@ -49,8 +54,10 @@ def initial_users(
         )
     names = values.get(NODE_PRINCIPALS_KEY, "").strip()
     nodes = NodePrincipals.parse(names) if names else NO_NODES
+    node_mechanism = values.get(NODE_MECHANISM_KEY, "").strip().upper()
     for user in users:
-        if user.name == "*" or nodes.node_of(f"User:{user.name}") is not None:
+        is_node = nodes.node_of(f"User:{user.name}") is not None
+        if user.name == "*" or (is_node and user.mechanism.mechanism_name != node_mechanism):
             raise StartupError(
                 f"--add-scram: no user can be called {user.name}, which stands for all users, or "
                 f"is the principal of a node by {NODE_PRINCIPALS_KEY}"

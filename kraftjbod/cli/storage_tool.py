@@ -28,7 +28,7 @@ from kraftjbod.cli.terminal.command import (
     tool_group,
 )
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
-from kraftjbod.core.config_model import ConfigType, config_types
+from kraftjbod.core.config_model import ConfigType, config_types, list_items
 from kraftjbod.core.errors import (
     InconsistentStorageError,
     KraftJbodError,
@@ -45,9 +45,10 @@ from kraftjbod.core.metadata_version import (
     MetadataVersion,
 )
 from kraftjbod.core.node_config import Endpoint, StorageSettings
-from kraftjbod.core.node_principals import NODE_PRINCIPALS_KEY
+from kraftjbod.core.node_principals import NODE_MECHANISM_KEY, NODE_PRINCIPALS_KEY
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.scram import ScramUser
+from kraftjbod.core.security_keys import PLAINTEXT, PROTOCOL_MAP
 from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
 from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK, LOCK_FILE, META_PROPERTIES
@@ -148,7 +149,7 @@ def format_command(
     quorum.check(settings)
     features = _features(release_version, feature)
     level = MetadataVersion.of_level(features[METADATA_VERSION])
-    values = read_properties(config, [NODE_PRINCIPALS_KEY])
+    values = read_properties(config, [NODE_PRINCIPALS_KEY, NODE_MECHANISM_KEY])
     Formatter(
         settings,
         cluster_id.strip(),
@@ -485,7 +486,16 @@ def _own_endpoint(path: str) -> Endpoint:
         for key in parse_properties(read_file(path), path)
         if kinds.get(key_without_listener(key)) is not ConfigType.PASSWORD
     ]
-    values = read_properties(path, needed)
+    values = dict(read_properties(path, needed))
+    # Keys of security need the secrets that were left out, and the endpoint does not.
+    values.pop(NODE_PRINCIPALS_KEY, None)
+    listeners = (Endpoint.parse(text) for text in list_items(values.get("listeners", "")))
+    try:
+        names = {one.name for one in listeners}
+    except ValueError:
+        names = set()  # The configuration below reports the malformed listener.
+    names |= set(list_items(values.get("controller.listener.names", "").upper()))
+    values[PROTOCOL_MAP] = ",".join(f"{name}:{PLAINTEXT}" for name in sorted(names))
     config = ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())
     return config.advertised_endpoint
 

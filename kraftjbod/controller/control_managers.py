@@ -122,6 +122,7 @@ class ControlManagers:
         may_delete_topics: bool = True,
         make_authorizer: Callable[[], StandardAuthorizer | None] = lambda: None,
         node_principals: NodePrincipals = NO_NODES,
+        node_mechanism: str = "",
     ) -> None:
         """:param in_file: the controller's file, which applies if the metadata has no value.
         :param node_id: the node whose own values in the metadata apply; None for none.
@@ -130,6 +131,7 @@ class ControlManagers:
         :param controllers: returns the voters, each with the feature levels it supports, if known.
         :param make_authorizer: creates the authorizer without bindings, or None for none.
         :param node_principals: principals of nodes, which no SCRAM user may have.
+        :param node_mechanism: mechanism by which brokers log in to each other, whose users may.
         """
         self.cluster_id = cluster_id
         self.state, self.index = MetadataState(), ReplicaIndex()
@@ -172,7 +174,7 @@ class ControlManagers:
         self._controllers = controllers
         self._authorizer = make_authorizer()
         self._acls = AclControlManager(self.state, random_bytes)
-        self._scram = ScramControlManager(self.state, node_principals)
+        self._scram = ScramControlManager(self.state, node_principals, node_mechanism)
         self._quotas = QuotaControlManager(state=self.state)
 
     # --- decisions -------------------------------------------------------------------------------

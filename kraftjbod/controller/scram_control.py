@@ -39,9 +39,15 @@ ScramRecord = UserScramCredentialRecord | RemoveUserScramCredentialRecord
 class ScramControlManager:
     """Decides about credentials. Reads the shared state and changes nothing of it."""
 
-    def __init__(self, state: MetadataState, node_principals: NodePrincipals) -> None:
-        """:param node_principals: principals of nodes, which no user may have."""
+    def __init__(
+        self, state: MetadataState, node_principals: NodePrincipals, node_mechanism: str = ""
+    ) -> None:
+        """:param node_principals: principals of nodes, which no user may have.
+        :param node_mechanism: mechanism by which brokers log in to each other. Users of it may have
+            the principals of nodes.
+        """
         self._state = state
+        self._node_mechanism = node_mechanism
         self._node_principals = node_principals
 
     def alter(
@@ -86,10 +92,13 @@ class ScramControlManager:
                 "A user cannot be called *, which stands for all users in ACLs",
                 ErrorCode.UNACCEPTABLE_CREDENTIAL,
             )
-        if self._node_principals.node_of(f"User:{change.user}") is not None:
+        is_node = self._node_principals.node_of(f"User:{change.user}") is not None
+        if is_node and mechanism.mechanism_name != self._node_mechanism:
             raise _refused(
                 f"User:{change.user} is the principal of a broker or controller by "
-                f"{NODE_PRINCIPALS_KEY}: choose another user name",
+                f"{NODE_PRINCIPALS_KEY}: choose another user name, or set "
+                f"sasl.mechanism.inter.broker.protocol={mechanism.mechanism_name} in the files of "
+                "the controllers if brokers log in by it",
                 ErrorCode.UNACCEPTABLE_CREDENTIAL,
             )
         if len(change.user) > MAX_USER_CHARS or len(change.salt) > MAX_SALT_BYTES:

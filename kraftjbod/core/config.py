@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import posixpath
 import sys
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -42,7 +42,7 @@ from kraftjbod.core.node_config import (
     Endpoint,
     NodeConfig,
 )
-from kraftjbod.core.sasl_config import SaslConfig
+from kraftjbod.core.node_principals import NODE_MECHANISM_KEY
 from kraftjbod.core.security_keys import (
     PLAINTEXT,
     PROTOCOL_MAP,
@@ -243,10 +243,8 @@ DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
 DYNAMIC_LIST_KEYS: Final = frozenset({CORDONED_LOG_DIRS})
 
 
-class BrokerConfig(DynamicBrokerConfig, GroupConfig, SaslConfig, NodeConfig):
+class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """Configuration of a broker daemon."""
-
-    served_protocols: ClassVar[Collection[str]] = PROTOCOLS
 
     broker_rack: str | None = None
     """New replicas of a partition are spread over racks."""
@@ -259,8 +257,8 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, SaslConfig, NodeConfig):
     audit_log_max_files: int = Field(default=10, ge=1, le=1000)
     """Rotated audit files that are kept."""
     inter_broker_listener_name: str | None = None
-    """Name of the listener for requests between brokers, with the protocol PLAINTEXT or SSL. If not
-    set: PLAINTEXT, or else the first listener whose security protocol is PLAINTEXT."""
+    """Name of the listener for requests between brokers. If not set: the listener whose name is
+    ``security.inter.broker.protocol``, or else the first one with that protocol."""
     broker_heartbeat_interval_ms: int = Field(default=2000, ge=1)
     """How often this broker sends a heartbeat to the active controller."""
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
@@ -317,8 +315,6 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, SaslConfig, NodeConfig):
     it is larger."""
     socket_request_max_bytes: int = Field(default=100 * MIB, ge=KIB)
     """Largest request of a client."""
-    sasl_server_max_unauthenticated_bytes: Long = Field(default=16 * MIB, ge=MIB)
-    """Limit of the bytes of requests of all connections on which no client has logged in yet."""
     max_in_flight_requests_per_connection: int = Field(default=100, ge=1)
     """Requests of one connection that are processed at once."""
     max_in_flight_bytes_per_connection: int = Field(default=32 * MIB, ge=1)
@@ -533,9 +529,11 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, SaslConfig, NodeConfig):
                     f"{PROTOCOL_MAP} has no entry for {name}, and another listener is secure: add "
                     f"{name}:PLAINTEXT or {name}:SASL_SSL"
                 )
-        if PLAINTEXT not in protocols.values() and self.inter_broker_listener_name is None:
+        wanted = self.security_inter_broker_protocol
+        if wanted not in protocols.values() and self.inter_broker_listener_name is None:
             raise ValueError(
-                "listeners has no listener whose protocol is PLAINTEXT: name the one by which "
+                f"listeners has no listener whose protocol is {wanted}, the value of "
+                "security.inter.broker.protocol: name the one by which "
                 "brokers speak to each other in inter.broker.listener.name"
             )
 
@@ -562,9 +560,15 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, SaslConfig, NodeConfig):
         """Name of the listener for requests between brokers."""
         if self.inter_broker_listener_name is not None:
             return self.inter_broker_listener_name
-        names = self._listener_names
-        plain = (one.name for one in self.listeners if self.protocol_of(one.name) == PLAINTEXT)
-        return PLAINTEXT if PLAINTEXT in names else next(plain)
+        wanted = self.security_inter_broker_protocol
+        fitting = (one.name for one in self.listeners if self.protocol_of(one.name) == wanted)
+        return wanted if wanted in self._listener_names else next(fitting)
+
+    @property
+    def node_mechanisms(self) -> Mapping[str, tuple[str, str]]:
+        mechanism = self.sasl_mechanism_inter_broker_protocol
+        own = {self.inter_broker_listener: (NODE_MECHANISM_KEY, mechanism)}
+        return {**own, **super().node_mechanisms}
 
     @property
     def cordoned_dirs(self) -> tuple[str, ...]:

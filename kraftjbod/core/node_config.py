@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from ipaddress import ip_address
 from itertools import permutations
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -41,10 +41,11 @@ from kraftjbod.core.listener_config import (
     upper_names,
 )
 from kraftjbod.core.node_principals import NO_NODES, NODE_PRINCIPALS_KEY, NodePrincipals
-from kraftjbod.core.sasl_config import require_sasl
+from kraftjbod.core.sasl_config import PLAIN, NodeLogin, SaslConfig, node_login, require_sasl
 from kraftjbod.core.security_keys import (
     PLAINTEXT,
     PROTOCOL_MAP,
+    SASL_PLAINTEXT,
     SASL_PROTOCOLS,
     SSL,
     protocol_of,
@@ -231,11 +232,8 @@ DYNAMIC_NODE_KEYS: Final = DynamicNodeConfig.keys()
 _node_principals: Final = lru_cache(maxsize=8)(NodePrincipals.parse)
 
 
-class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
+class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig, SaslConfig):
     """Configuration that brokers and controllers have in common."""
-
-    #: Security protocols that ``listeners`` may have.
-    served_protocols: ClassVar[Collection[str]] = (PLAINTEXT, SSL)
 
     cluster_id: str | None = None
     """Expected cluster id: a node whose ``meta.properties`` has another one does not start."""
@@ -249,10 +247,16 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     """Names of the controllers' listeners."""
     listener_security_protocol_map: SplitText = ()
     """``NAME:PROTOCOL`` for the names of listeners and those in ``controller.listener.names``. The
-    protocols are PLAINTEXT and SSL, and for clients also SASL_PLAINTEXT and SASL_SSL. Names without
-    an entry are PLAINTEXT if no listener is secure."""
+    protocols are PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL. Names without an entry are PLAINTEXT
+    if no listener is secure."""
     security_inter_broker_protocol: str = PLAINTEXT
-    """PLAINTEXT; anything else is refused. ``inter.broker.listener.name`` chooses the listener."""
+    """Protocol of the listener for requests between brokers, if ``inter.broker.listener.name`` is
+    not set."""
+    sasl_mechanism_inter_broker_protocol: str = ""
+    """Mechanism by which brokers log in to each other, if that listener has SASL: PLAIN,
+    SCRAM-SHA-256 or SCRAM-SHA-512. Set it on controllers too for SCRAM."""
+    sasl_mechanism_controller_protocol: str = ""
+    """Mechanism by which nodes log in to controllers, if that listener has SASL: PLAIN."""
     cluster_node_principals: str | None = None
     """Principals of brokers and controllers, with ``{id}`` in place of the node's id, such as
     ``User:CN=broker-{id}``; several are separated by ``;``. Then each request that names its sender
@@ -371,10 +375,20 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
 
         :raises ConfigError: naming the listener, and the ways out.
         """
-        if self.allow_insecure_cluster_listener or self.cluster_node_principals is not None:
+        if self.allow_insecure_cluster_listener:
             return
         for endpoint in self.listeners:
-            if endpoint.name in self.node_listeners and not is_loopback(endpoint.host):
+            if endpoint.name not in self.node_listeners or is_loopback(endpoint.host):
+                continue
+            if self.protocol_of(endpoint.name) == SASL_PLAINTEXT:
+                raise ConfigError(
+                    f"other hosts can reach the listener {endpoint.text}, where nodes log in "
+                    "without encryption, so the network shows their passwords or can take over "
+                    f"their connections. Either use {endpoint.name}:SASL_SSL in {PROTOCOL_MAP}, or "
+                    "bind the listener to 127.0.0.1 if all nodes run on this host, or set "
+                    "allow.insecure.cluster.listener=true if only the cluster reaches the network"
+                )
+            if self.cluster_node_principals is None:
                 raise ConfigError(
                     f"other hosts can reach the listener {endpoint.text}, by which brokers and "
                     "controllers reach each other, and nothing proves who they are. Either use "
@@ -441,9 +455,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
 
         :raises ConfigError: naming ``source`` and the keys.
         """
-        require_plain(
-            values, known=cls.served_keys(values), source=source, served=cls.served_protocols
-        )
+        require_plain(values, known=cls.served_keys(values), source=source)
         require_servable(values, source=source)
         config = super().from_properties(values, source=source, base_dir=base_dir)
         names = {endpoint.name for endpoint in config.listeners}.union(
@@ -454,10 +466,12 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
         )
         for name in sorted(names):
             own = config.of_listener(name, source=f"{source}: listener.name.{name.lower()}")
-            if config.protocol_of(name) in SASL_PROTOCOLS:
+            is_served = any(endpoint.name == name for endpoint in config.listeners)
+            if is_served and config.protocol_of(name) in SASL_PROTOCOLS:
                 is_of_nodes = name in config.node_listeners
                 nodes = NO_NODES if is_of_nodes else config.node_principals or NO_NODES
                 require_sasl(own, f"{source}: listener {name}", node_principals=nodes)
+        config.require_node_logins(source)
         config.require_node_identity(source)
         return config
 
@@ -469,7 +483,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
 
     @classmethod
     def _listener_keys(cls) -> frozenset[str]:
-        """Return the keys that one listener can override; controllers have no keys of SASL."""
+        """Return the keys that one listener can override."""
         return ListenerConfig.keys() & cls.keys()
 
     def of_listener(self, name: str, *, source: str = "listeners") -> ListenerConfig:
@@ -507,6 +521,50 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
         return (self.controller_listener,)
 
     @property
+    def node_mechanisms(self) -> Mapping[str, tuple[str, str]]:
+        """Mechanisms by which nodes log in: key and value by listener between nodes."""
+        key = "sasl.mechanism.controller.protocol"
+        return {self.controller_listener: (key, self.sasl_mechanism_controller_protocol)}
+
+    def login_of(self, name: str, *, source: str = "listeners") -> NodeLogin | None:
+        """Return the login of this node on the listener ``name`` of other nodes; None without SASL.
+
+        :param source: origin of the values, for error messages.
+        :raises ConfigError: the mechanism is not served there, or user or password is missing.
+        """
+        if self.protocol_of(name) not in SASL_PROTOCOLS:
+            return None
+        key, mechanism = self.node_mechanisms[name]
+        source = f"{source}: listener {name}"
+        login = node_login(self.of_listener(name), mechanism, key=key, source=source)
+        if name == self.controller_listener and mechanism != PLAIN:
+            raise ConfigError(
+                f"{source}: {key} is {mechanism}, and controllers serve PLAIN only: a controller "
+                f"that lost its metadata has no credentials of SCRAM. Set {key}=PLAIN"
+            )
+        return login
+
+    def require_node_logins(self, source: str) -> None:
+        """Require that this node can log in on the listeners between nodes that have SASL.
+
+        :raises ConfigError: naming the listener and the key.
+        """
+        names = {endpoint.name for endpoint in self.listeners}.union(self.controller_listener_names)
+        if SASL_PROTOCOLS.isdisjoint(map(self.protocol_of, names)):
+            return
+        for name in self.node_listeners:
+            self.login_of(name, source=source)
+        served = [one.name for one in self.listeners if one.name in self.controller_listener_names]
+        for name in served:
+            enabled = self.of_listener(name).sasl_enabled_mechanisms
+            if self.protocol_of(name) in SASL_PROTOCOLS and set(enabled) != {PLAIN}:
+                raise ConfigError(
+                    f"{source}: listener {name}: sasl.enabled.mechanisms is "
+                    f"{','.join(enabled)}, and controllers serve PLAIN only: set "
+                    f"{LISTENER_PREFIX}{name.lower()}.sasl.enabled.mechanisms=PLAIN"
+                )
+
+    @property
     def node_principals(self) -> NodePrincipals | None:
         """``cluster.node.principals``, parsed; None if it is not set."""
         text = self.cluster_node_principals
@@ -516,7 +574,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
         """Return the principals that act as nodes on a listener; None if addresses decide.
 
         Principals of nodes count only on listeners between nodes, where they are those of
-        certificates (:meth:`require_node_identity`).
+        certificates or logins (:meth:`require_node_identity`).
         """
         if self.cluster_node_principals is None:
             return None
@@ -525,18 +583,22 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     def require_node_identity(self, source: str) -> None:
         """Require that ``cluster.node.principals`` can be verified, if it is set.
 
-        :raises ConfigError: a listener between nodes does not require certificates.
+        :raises ConfigError: a listener between nodes requires neither certificates nor logins.
         """
         if self.cluster_node_principals is None:
             return
         for name in self.node_listeners:
             is_served = any(endpoint.name == name for endpoint in self.listeners)
             auth = self.of_listener(name).ssl_client_auth
-            if self.protocol_of(name) != SSL or (is_served and auth != "required"):
+            protocol = self.protocol_of(name)
+            if protocol in SASL_PROTOCOLS:
+                continue
+            if protocol != SSL or (is_served and auth != "required"):
                 raise ConfigError(
                     f"{source}: {NODE_PRINCIPALS_KEY} needs certificates on the listener {name}: "
                     f"add {name}:SSL to {PROTOCOL_MAP}, and set "
-                    f"{LISTENER_PREFIX}{name.lower()}.ssl.client.auth=required where it is served"
+                    f"{LISTENER_PREFIX}{name.lower()}.ssl.client.auth=required where it is served; "
+                    f"or logins: add {name}:SASL_SSL"
                 )
 
     @field_validator("controller_listener_names", mode="before")
@@ -551,6 +613,16 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
         if isinstance(parts, tuple):
             require_protocol_map(parts)
         return parts
+
+    @field_validator(
+        "security_inter_broker_protocol",
+        "sasl_mechanism_inter_broker_protocol",
+        "sasl_mechanism_controller_protocol",
+        mode="before",
+    )
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        return value.strip().upper() if isinstance(value, str) else value
 
     @field_validator("max_connections_per_ip_overrides", mode="before")
     @classmethod

@@ -14,6 +14,8 @@ from typing import Final, Self
 from kraftjbod.core.ids import BrokerId
 
 NODE_PRINCIPALS_KEY: Final = "cluster.node.principals"
+#: The mechanism by which brokers log in to each other. Its users may have principals of nodes.
+NODE_MECHANISM_KEY: Final = "sasl.mechanism.inter.broker.protocol"
 _ID: Final = "{id}"
 #: Without leading zeros, so that each node has one principal per pattern.
 _NUMBER: Final = "(0|[1-9][0-9]{0,9})"

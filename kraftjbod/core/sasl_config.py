@@ -6,13 +6,14 @@ Names, types and defaults are Kafka's, but no mechanism is enabled by default. V
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import Field, SecretStr, field_validator
 
-from kraftjbod.core.config_model import KeyedModel, Long, split_list
+from kraftjbod.core.config_model import MIB, KeyedModel, Long, split_list
 from kraftjbod.core.errors import ConfigError
-from kraftjbod.core.jaas import PLAIN_MODULE, JaasEntry, parse_jaas
+from kraftjbod.core.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from kraftjbod.core.node_principals import NO_NODES, NODE_PRINCIPALS_KEY, NodePrincipals
 from kraftjbod.core.scram import MECHANISM_NAMES
 
@@ -30,7 +31,20 @@ class SaslConfig(KeyedModel):
     listener with SASL needs at least one."""
     plain_sasl_jaas_config: SecretStr | None = None
     """Users of the mechanism PLAIN, as in Kafka:
-    ``org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="…";``"""
+    ``org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="…";`` On a
+    listener between nodes also the node's own ``username`` and ``password``."""
+    scram_sha_256_sasl_jaas_config: SecretStr | None = Field(
+        default=None, alias="scram-sha-256.sasl.jaas.config"
+    )
+    """User and password with which this broker logs in to other brokers by SCRAM-SHA-256:
+    ``org.apache.kafka.common.security.scram.ScramLoginModule required username="…" password="…";``
+    """
+    scram_sha_512_sasl_jaas_config: SecretStr | None = Field(
+        default=None, alias="scram-sha-512.sasl.jaas.config"
+    )
+    """As ``scram-sha-256.sasl.jaas.config``, by SCRAM-SHA-512."""
+    sasl_server_max_unauthenticated_bytes: Long = Field(default=16 * MIB, ge=MIB)
+    """Limit of the bytes of unanswered requests of all connections without a login."""
     sasl_server_max_receive_size: int = Field(default=524_288, ge=1024)
     """Largest request before a login."""
     sasl_login_timeout_ms: int = Field(default=30_000, ge=1)
@@ -57,15 +71,20 @@ class SaslConfig(KeyedModel):
     @field_validator("plain_sasl_jaas_config")
     @classmethod
     def _plain_entry(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is None or not value.get_secret_value().strip():
-            return None
-        _require_module(parse_jaas(value.get_secret_value()), PLAIN_MODULE)
-        return value
+        return _entry_of(value, PLAIN_MODULE)
+
+    @field_validator("scram_sha_256_sasl_jaas_config", "scram_sha_512_sasl_jaas_config")
+    @classmethod
+    def _scram_entry(cls, value: SecretStr | None) -> SecretStr | None:
+        return _entry_of(value, SCRAM_MODULE)
 
 
-def _require_module(entry: JaasEntry, module: str) -> None:
-    if entry.module != module:
+def _entry_of(value: SecretStr | None, module: str) -> SecretStr | None:
+    if value is None or not value.get_secret_value().strip():
+        return None
+    if parse_jaas(value.get_secret_value()).module != module:
         raise ValueError(f"the login module is not {module}")
+    return value
 
 
 def plain_users(config: SaslConfig) -> dict[str, str]:
@@ -114,3 +133,42 @@ def require_sasl(
                 f"{source}: plain.sasl.jaas.config has the user {user}, whose principal is that of "
                 f"a broker or controller by {NODE_PRINCIPALS_KEY}: choose another user name"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLogin:
+    """The login of this node on a listener between nodes. Its representation shows no password."""
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+
+def node_login(config: SaslConfig, mechanism: str, *, key: str, source: str) -> NodeLogin:
+    """Return the login of this node on a listener between nodes.
+
+    :param mechanism: the value of ``key``.
+    :param source: name of the listener, for error messages.
+    :raises ConfigError: the mechanism is not served, or user or password is missing.
+    """
+    if mechanism not in MECHANISMS:
+        raise ConfigError(
+            f"{source}: {key} is {mechanism or 'not set'}: name the mechanism by which nodes log "
+            f"in, of {', '.join(MECHANISMS)}"
+        )
+    values = {
+        PLAIN: config.plain_sasl_jaas_config,
+        "SCRAM-SHA-256": config.scram_sha_256_sasl_jaas_config,
+        "SCRAM-SHA-512": config.scram_sha_512_sasl_jaas_config,
+    }
+    value = values[mechanism]
+    options = {} if value is None else parse_jaas(value.get_secret_value()).options
+    user, password = options.get("username"), options.get("password")
+    if not user or not password:
+        module = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
+        raise ConfigError(
+            f"{source}: this node has no user to log in with: set "
+            f"{mechanism.lower()}.sasl.jaas.config to "
+            f'{module} required username="NAME" password="PASSWORD";'
+        )
+    return NodeLogin(mechanism, user, password)

@@ -2,8 +2,7 @@
 
 A daemon that only warned about ``sasl.enabled.mechanisms`` and then served everyone would violate
 the operator's request. So a listener with a protocol that is not served, or an unknown key about
-security, is a configuration error. Listeners of brokers for clients may have any protocol; all
-others are PLAINTEXT or SSL.
+security, is a configuration error.
 
 * A key with an empty value is accepted.
 * A listener's protocol comes from ``listener.security.protocol.map``, else from its name, as in
@@ -71,9 +70,9 @@ _PARTS: Final = frozenset(
     }
 )
 _WHAT_TO_DO: Final = (
-    "Brokers serve clients with TLS and SASL; brokers and controllers use PLAINTEXT or SSL between "
-    "each other. A listener with another protocol is refused, and not served without encryption. "
-    "Remove these keys and protocols: use SSL, or PLAINTEXT in a trusted network."
+    "Listeners have the protocols PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL. A listener with "
+    "another protocol is refused, and not served without encryption. Remove these keys and "
+    "protocols: use one of those."
 )
 
 
@@ -88,12 +87,12 @@ def require_plain(
     *,
     known: Collection[str],
     source: str,
-    served: Collection[str] = (PLAINTEXT,),
+    served: Collection[str] = PROTOCOLS,
 ) -> None:
     """Raise an error if ``values`` require security that is not served.
 
     :param known: keys of the models, which are validated there.
-    :param served: protocols that listeners may have; those of nodes for each other have no SASL.
+    :param served: protocols that listeners may have.
     :raises ConfigError: naming ``source`` and each such key.
     """
     problems = [*_secure_listeners(values, served)]
@@ -103,7 +102,7 @@ def require_plain(
         if key not in known and values[key].strip() and names_security(key)
     )
     protocol = values.get(INTER_BROKER_PROTOCOL, PLAINTEXT).strip()
-    if protocol.upper() != PLAINTEXT:
+    if protocol.upper() not in served:
         problems.append(f"{INTER_BROKER_PROTOCOL} is {protocol}")
     if problems:
         raise ConfigError(f"{source}: {'; '.join(problems)}. {_WHAT_TO_DO}")
@@ -120,7 +119,7 @@ def _secure_listeners(values: Mapping[str, str], served: Collection[str]) -> Ite
     for key in _NAME_KEYS:
         for name in list_items(values.get(key, "")):
             protocol = _protocol_of(name, protocols)
-            if protocol not in served or protocol in SASL_PROTOCOLS:
+            if protocol not in served:
                 yield f"{key} names {name}, whose protocol is {protocol}"
 
 

@@ -62,6 +62,7 @@ from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.net.listener import Listener
+from kraftjbod.net.sasl_login import SaslLogin
 from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 
@@ -163,9 +164,18 @@ class BrokerServer:
             dialers=NodeDialers(
                 brokers=self._tls.dialer_of(self._config.inter_broker_listener),
                 controllers=self._tls.dialer_of(self._config.controller_listener),
+                login=self._broker_login(),
             ),
         )
         self._parts.add(*self._hosting(wiring), *self._serving(wiring, self._disks))
+
+    def _broker_login(self) -> SaslLogin | None:
+        """Return this broker's login at other brokers; None if their listener has no SASL."""
+        login = self._config.login_of(self._config.inter_broker_listener)
+        if login is None:
+            return None
+        random_bytes = self._environment.random_bytes
+        return SaslLogin(login.mechanism, login.user, login.password, random_bytes)
 
     def _hosting(self, wiring: BrokerWiring) -> list[Part]:
         """Return the parts for the replicas, the registration and the states of directories.

@@ -25,9 +25,15 @@ from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.node_principals import NO_NODES
 from kraftjbod.core.scram import ScramUser
+from kraftjbod.core.security_keys import SASL_PROTOCOLS
 from kraftjbod.core.telemetry import LevelSwitch, get_logger
 from kraftjbod.core.version import package_version
-from kraftjbod.daemon.listener_limits import controller_listener_limits, memory_budget
+from kraftjbod.daemon.listener_limits import (
+    controller_listener_limits,
+    memory_before_login,
+    memory_budget,
+)
+from kraftjbod.daemon.listener_sasl import sasl_settings
 from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.collector import Collector
 from kraftjbod.daemon.process.environment import Environment
@@ -39,6 +45,7 @@ from kraftjbod.daemon.wiring.log_dir_maker import make_log_dir
 from kraftjbod.daemon.wiring.member_hosts import hosts_known_to_controller
 from kraftjbod.daemon.wiring.quorum_wiring import QuorumWiring
 from kraftjbod.metadata.state import MetadataState
+from kraftjbod.net.authentication import SaslSettings
 from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.connection import is_refused
 from kraftjbod.net.listener import Listener
@@ -269,6 +276,7 @@ class ControllerServer:
             may_delete_topics=config.delete_topic_enable,
             make_authorizer=partial(build_authorizer, config),
             node_principals=config.node_principals or NO_NODES,
+            node_mechanism=config.sasl_mechanism_inter_broker_protocol,
         )
         self._registration = self._build_registration(cluster_id)
         return QuorumController(
@@ -390,6 +398,18 @@ class ControllerServer:
             return self._quorum is not None and self._quorum.speaks_here(request)
         return self._controller.is_of_registered_broker(request)
 
+    def _sasl_settings(self) -> SaslSettings | None:
+        name = self._config.endpoint.name
+        if self._config.protocol_of(name) not in SASL_PROTOCOLS:
+            return None
+        return sasl_settings(
+            self._config.of_listener(name),
+            memory_before_login(self._config),
+            state=self._state,
+            cluster_id=self._cluster_id,
+            random_bytes=self._environment.random_bytes,
+        )
+
     def _build_listener(self, controller: QuorumController) -> Listener:
         config = self._config
         return rpc_server(
@@ -402,6 +422,8 @@ class ControllerServer:
             memory=memory_budget(config),
             limits=controller_listener_limits(config, self._environment.max_open_files),
             tls=self._tls.settings_of(config.endpoint.name),
+            sasl=self._sasl_settings(),
+            listener_name=config.endpoint.name,
             node_principals=config.node_principals_of(config.endpoint.name),
         )
 

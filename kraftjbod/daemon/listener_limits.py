@@ -26,7 +26,7 @@ def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
     return MemoryBudget(_memory_limits(config))
 
 
-def memory_before_login(config: BrokerConfig) -> MemoryBudget:
+def memory_before_login(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
     """Create the memory budget for all connections on which no client has logged in yet."""
     max_bytes = config.sasl_server_max_unauthenticated_bytes
     limits = _memory_limits(config)

@@ -1,4 +1,4 @@
-"""WIRE. ``sasl_settings``: the SASL settings of one listener of a broker."""
+"""WIRE. ``sasl_settings``: the SASL settings of one listener."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +148,10 @@ class ClusterProcesses:
         :param privileges: user of the daemons; by default one to whom file modes apply.
         :param hosts: give each daemon its own host (network_hosts.py). Needs root.
         :param security: ``ssl``, ``sasl_ssl`` or ``sasl_plaintext`` (cluster_security.py).
-        :raises ConfigError: no such daemon knows a key, a value is invalid, or ``hosts`` and
-            ``security`` are combined.
+        :raises ConfigError: a key is unknown, a value invalid, or both hosts and security given.
         """
         controller_ids = range(CONTROLLER_ID, CONTROLLER_ID + controllers)
-        extra = {
-            **dict.fromkeys(controller_ids, controller_config or {}),
-            **(broker_config or {}),
-        }
+        extra = dict.fromkeys(controller_ids, controller_config or {}) | dict(broker_config or {})
         require_known_config(config or {}, extra)
         config = {**_of_internal_topics(brokers), **(config or {})}
         run_dir = run_dir.resolve()
@@ -164,35 +161,18 @@ class ClusterProcesses:
         taken, reserved = set[int](), list[PortReservation]()
         addresses = _plan_hosts(controllers + brokers, config) if hosts else iter(())
         quorum = _quorum(run_dir, controller_ids, controller_port, taken, reserved, addresses)
-        ids = range(1, brokers + 1)
-        # Clients get the first ports.
-        of_clients = {
-            node_id: _free_port(first_client_port, taken, reserved) for node_id in ids if secured
-        }
-        nodes = [
-            lay_out(
-                run_dir,
-                "broker",
-                node_id,
-                port=_free_port(first_client_port, taken, reserved),
-                client_port=of_clients.get(node_id),
-                host=next(addresses, HOST),
-                log_dirs=(log_dirs or {}).get(node_id),
-                dirs=dirs,
-            )
-            for node_id in ids
-        ]
-        everything = (*quorum, *nodes)
-        _write_configs(
-            everything,
-            extra,
-            shared=config,
-            quorum=quorum,
-            privileges=privileges,
-            security=secured,
+        per_broker = 1 if secured is None else 2
+        nodes = _broker_files(
+            run_dir,
+            [_free_port(first_client_port, taken, reserved) for _ in range(brokers * per_broker)],
+            brokers,
+            addresses=addresses,
+            log_dirs=log_dirs or {},
+            dirs=dirs,
         )
-        if secured is not None:
-            secured.write_files(privileges)
+        everything = (*quorum, *nodes)
+        common = _Common(quorum, privileges, secured)
+        _write_configs(everything, extra, shared=config, common=common)
         made = cls(
             run_dir,
             cluster_id=str(Uuid.random(os.urandom)),
@@ -219,6 +199,7 @@ class ClusterProcesses:
         extra = {key: value for key, value in values.items() if key not in _OWN_KEYS}
         quorum = [controller.files for controller in self.controllers.values()]
         taken = {daemon.files.port for daemon in self.daemons}
+        taken.update(daemon.files.client_port or 0 for daemon in self.daemons)
         hosts = iter(network_hosts.further(self.own_hosts, count) if self.own_hosts else ())
         nodes = [
             lay_out(
@@ -233,14 +214,8 @@ class ClusterProcesses:
             for node_id in range(pattern.node_id + 1, pattern.node_id + 1 + count)
         ]
         own = {files.node_id: extra for files in nodes}
-        _write_configs(
-            nodes,
-            own,
-            shared={},
-            quorum=quorum,
-            privileges=self.privileges,
-            security=self.security,
-        )
+        common = _Common(quorum, self.privileges, self.security)
+        _write_configs(nodes, own, shared={}, common=common)
         self.brokers.update(_processes(nodes, BROKER_COMMAND, self.privileges))
         self._unformatted.update(files.node_id for files in nodes)
 
@@ -488,6 +463,35 @@ def lay_out(
     )
 
 
+def _broker_files(
+    run_dir: Path,
+    ports: Sequence[int],
+    brokers: int,
+    *,
+    addresses: Iterator[str],
+    log_dirs: Mapping[int, Sequence[Path]],
+    dirs: int,
+) -> list[DaemonFiles]:
+    """Lay out the brokers of a new cluster.
+
+    :param ports: one port per broker; before them, in a secure cluster, one per broker for clients.
+    """
+    of_clients = ports[: len(ports) - brokers]
+    return [
+        lay_out(
+            run_dir,
+            "broker",
+            node_id,
+            port=ports[len(of_clients) + node_id - 1],
+            client_port=of_clients[node_id - 1] if of_clients else None,
+            host=next(addresses, HOST),
+            log_dirs=log_dirs.get(node_id),
+            dirs=dirs,
+        )
+        for node_id in range(1, brokers + 1)
+    ]
+
+
 def _known_to(files: DaemonFiles, config: Mapping[str, str]) -> dict[str, str]:
     """Return the entries of ``config`` that a daemon of this role knows."""
     known = MODELS[files.role].keys()
@@ -526,14 +530,21 @@ def _config_of(
     return values
 
 
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """Values that all daemons of a cluster share."""
+
+    quorum: Sequence[DaemonFiles]
+    privileges: Privileges
+    security: ClusterSecurity | None
+
+
 def _write_configs(
     nodes: Sequence[DaemonFiles],
     extra: Mapping[int, Mapping[str, str]],
     *,
     shared: Mapping[str, str],
-    quorum: Sequence[DaemonFiles],
-    privileges: Privileges,
-    security: ClusterSecurity | None,
+    common: _Common,
 ) -> None:
     """Write the configuration files of all nodes, or none if one is invalid.
 
@@ -544,11 +555,13 @@ def _write_configs(
     configs = []
     for files in nodes:
         own = {**_known_to(files, shared), **extra.get(files.node_id, {})}
-        if security is not None:
-            own = {**_values_of_security(files, security), **own}
-        configs.append(_config_of(files, quorum=quorum, extra=own))
+        if common.security is not None:
+            own = {**_values_of_security(files, common.security), **own}
+        configs.append(_config_of(files, quorum=common.quorum, extra=own))
     for files, values in zip(nodes, configs, strict=True):
-        _write_config(files, values, privileges)
+        _write_config(files, values, common.privileges)
+    if common.security is not None and not common.security.directory.exists():
+        common.security.write_files(common.privileges)
 
 
 def _write_config(files: DaemonFiles, values: Mapping[str, str], privileges: Privileges) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, get_args
 from kraftjbod.cli.clients.client_settings import ClientSettings
 from kraftjbod.core.errors import ConfigError, StartupError
 from kraftjbod.core.jaas import SCRAM_MODULE
-from kraftjbod.core.properties import format_properties
+from kraftjbod.core.properties import format_properties, parse_properties
 from kraftjbod.core.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism, ScramUser
 from kraftjbod.core.security_keys import SASL_PROTOCOLS, TLS_PROTOCOLS
 from kraftjbod.local.ports import HOST
@@ -86,7 +86,7 @@ class ClusterSecurity:
             text = path.read_text(encoding="utf-8")
         except OSError as e:
             raise StartupError(f"cannot read {path}: {e.strerror or e}") from e
-        return ClientSettings.from_text(text, str(path))
+        return ClientSettings.from_values(parse_properties(text, str(path)), str(path))
 
     def library_config(self, user: str) -> dict[str, str]:
         """Return the settings of ``user`` for librdkafka, which does not know Java's keystores."""

@@ -82,6 +82,21 @@ class SaslSettings:
         return LoginBounds(max_frame_bytes=self.max_receive_bytes, memory=self.memory)
 
 
+def log_failed_login(peer: str, listener: str, mechanism: str | None, reason: str) -> None:
+    """Log that the peer of a connection could not prove its identity.
+
+    :param peer: ``host:port`` of the peer.
+    """
+    _log.warning(
+        "authentication_failed", peer=peer, listener=listener, mechanism=mechanism, reason=reason
+    )
+
+
+def log_expired_session(peer: str, listener: str) -> None:
+    """Log that the peer of a connection did not authenticate again."""
+    _log.warning("authentication_expired", peer=peer, listener=listener)
+
+
 class _State(Enum):
     VERSIONS = "nothing was received"
     HANDSHAKE = "the versions are known"
@@ -242,9 +257,7 @@ class Authentication:
 
     def _require_lifetime(self) -> None:
         if self._expires_s is not None and self._loop.time() > self._expires_s:
-            _log.warning(
-                "authentication_expired", peer=self._connection.peer, listener=self._listener_name
-            )
+            log_expired_session(self._connection.peer, self._listener_name)
             raise UnansweredError("the session expired, and the client did not authenticate again")
 
     # --- failures --------------------------------------------------------------------------------
@@ -254,12 +267,8 @@ class Authentication:
         self._mechanism = None
         self._deadline.cancel()
         self._connection.pause_reading()
-        _log.warning(
-            "authentication_failed",
-            peer=self._connection.peer,
-            listener=self._listener_name,
-            mechanism=self._mechanism_name or None,
-            reason=reason,
+        log_failed_login(
+            self._connection.peer, self._listener_name, self._mechanism_name or None, reason
         )
         return self._answer_later(header, answer)
 

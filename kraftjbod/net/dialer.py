@@ -1,5 +1,7 @@
 """LOOP. ``Dialer``: opens the outgoing connections of a node or a tool, with TLS or without.
 
+A dialer for the RPC has the credential with which ``RpcClient`` logs in on each connection.
+
 All clients of this package use it, so that one place decides how connections are secured. The
 handshake is part of connecting: its failure is a :class:`ConnectionLostError` with the reason.
 """
@@ -11,6 +13,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from kraftjbod.net.connection import Connection, ConnectionLimits, FrameReceiver, connect
+from kraftjbod.net.plain_credential import PlainCredential
 from kraftjbod.net.tls_transport import HandshakeTurns, TlsSettings, TlsTransport
 
 R = TypeVar("R", bound=FrameReceiver)
@@ -19,13 +22,23 @@ R = TypeVar("R", bound=FrameReceiver)
 class Dialer:
     """Opens connections to listeners with the same security. Not thread-safe."""
 
-    def __init__(self, tls: TlsSettings | None = None) -> None:
-        """:param tls: a client's TLS settings; None for plaintext."""
+    def __init__(
+        self, tls: TlsSettings | None = None, *, credential: PlainCredential | None = None
+    ) -> None:
+        """:param tls: a client's TLS settings; None for plaintext.
+        :param credential: for listeners of the RPC with SASL; None: no login.
+        """
         self._tls = tls
+        self.credential = credential
         self._handshakes = HandshakeTurns()
 
     def __repr__(self) -> str:
-        return f"<Dialer {'PLAINTEXT' if self._tls is None else 'SSL'}>"
+        login = "" if self.credential is None else f" as {self.credential.user}"
+        return f"<Dialer {'PLAINTEXT' if self._tls is None else 'SSL'}{login}>"
+
+    def with_credential(self, credential: PlainCredential) -> Dialer:
+        """Return a dialer with the same TLS, whose RPC connections log in with ``credential``."""
+        return Dialer(self._tls, credential=credential)
 
     async def connect(
         self,

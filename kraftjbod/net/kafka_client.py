@@ -3,6 +3,10 @@
 Requests may be pipelined. Responses arrive in order, and each one is checked against its request.
 Versions are negotiated once, when connecting.
 
+With a login whose session ends (KIP-368), the connection logs in again before a request when most
+of the session's time has passed. Requests in flight are answered first, because answers are in
+order. Requests that come meanwhile wait.
+
 A request that times out closes the connection, because a late response would not match the next
 request. This class does not reconnect.
 """
@@ -13,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import (
@@ -26,6 +30,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.net.connection import Connection, ConnectionLimits
 from kraftjbod.net.dialer import PLAIN, Dialer
+from kraftjbod.net.plain_credential import RENEWAL_SHARE
 from kraftjbod.protocol.framing import Frame
 from kraftjbod.protocol.kafka_codec import (
     OWN_SOFTWARE_NAME,
@@ -57,8 +62,12 @@ class _Waiting:
     response: asyncio.Future[Message]
 
 
-Login = Callable[["KafkaConnection", int], Awaitable[None]]
-"""Authenticates this side on a new connection, within a number of milliseconds."""
+Login = Callable[["KafkaConnection", int], Awaitable[int]]
+"""Authenticates this side on a connection, within a number of milliseconds for each request.
+
+Returns the lifetime of the session in ms; 0: unlimited.
+"""
+_LOGIN_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 class KafkaConnection:
@@ -73,6 +82,10 @@ class KafkaConnection:
         self._next_correlation_id = 0
         #: Highest version that both sides support, by API key; set when connecting.
         self._versions: dict[int, int] = {}
+        self._login: Login | None = None
+        self._login_lock = asyncio.Lock()
+        #: Loop time of the next login; None: the session has no end.
+        self._login_due_s: float | None = None
 
     def __repr__(self) -> str:
         return f"<KafkaConnection {self._connection!r} in_flight={len(self._waiting)}>"
@@ -106,7 +119,8 @@ class KafkaConnection:
         try:
             await made._negotiate(timeout_ms)
             if login is not None:
-                await login(made, timeout_ms)
+                made._login = login
+                await made._log_in(login, timeout_ms)
         except BaseException:
             made.close()
             raise
@@ -142,6 +156,8 @@ class KafkaConnection:
         :raises OperatingError: UNSUPPORTED_VERSION: both sides have no version in common.
         """
         api_key = request_api_key(body)
+        if self._is_login_due and api_key not in _LOGIN_APIS:
+            await self._log_in_again(timeout_ms)
         if version is None:
             version = self.version_of(api_key)
         return await self._exchange(body, api_key, version, timeout_ms)
@@ -186,6 +202,34 @@ class KafkaConnection:
             reason = f"{api_name(api_key)} was not answered within {timeout_ms} ms"
             self._connection.abort(reason)
             raise RequestTimedOutError(f"{self._connection.peer}: {reason}") from e
+
+    @property
+    def _is_login_due(self) -> bool:
+        due_s = self._login_due_s
+        return due_s is not None and asyncio.get_running_loop().time() >= due_s
+
+    async def _log_in(self, login: Login, timeout_ms: int) -> None:
+        # Before the login, because the broker's time begins before its response arrives.
+        began_s = asyncio.get_running_loop().time()
+        lifetime_s = await login(self, timeout_ms) / 1000
+        self._login_due_s = began_s + lifetime_s * RENEWAL_SHARE if lifetime_s > 0 else None
+
+    async def _log_in_again(self, timeout_ms: int) -> None:
+        """Log in again, unless another request did so meanwhile.
+
+        :raises ConnectionLostError: the login failed; the connection is closed.
+        """
+        async with self._login_lock:
+            if not self._is_login_due:
+                return
+            assert self._login is not None, "only a login has a session"
+            try:
+                await self._log_in(self._login, timeout_ms)
+            except (ConnectionLostError, RequestTimedOutError):
+                raise
+            except (OperatingError, RemoteProtocolError) as e:
+                self.abort("the login failed")
+                raise ConnectionLostError(f"{self._connection.peer}: {e}") from e
 
     async def _negotiate(self, timeout_ms: int) -> None:
         request = ApiVersionsRequest(

@@ -4,6 +4,9 @@ Connects on the first call, and on the next call after a loss. After each failur
 client pauses longer before it reconnects. Calls wait for that pause within their own deadlines.
 Calls share one connection and may be answered out of order.
 
+With a credential the client logs in on each connection before the first call, and again before the
+session ends (KIP-368). A failed login is a failed connection.
+
 A call that times out does not affect other calls on the connection. The client never repeats a
 call, because only the caller knows whether that is safe.
 """
@@ -18,6 +21,7 @@ from typing import Any
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import (
     ConnectionLostError,
+    OperatingError,
     OverloadedError,
     RemoteProtocolError,
     RequestTimedOutError,
@@ -25,12 +29,16 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.net.connection import Connection, ConnectionLimits
 from kraftjbod.net.dialer import PLAIN, Dialer
+from kraftjbod.net.plain_credential import RENEWAL_SHARE, PlainCredential
 from kraftjbod.protocol.framing import Frame
 from kraftjbod.protocol.rpc_codec import decode_response, encode_request
+from kraftjbod.protocol.rpc_login_messages import LoginResponseRpc
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
 _CORRELATION_MASK = 0xFFFFFFFF
+#: A login may come in addition to all other calls.
+_ONE_MORE = 2**31
 
 
 class RpcClient:
@@ -109,6 +117,8 @@ class RpcClient:
     async def _connected(self) -> _Link:
         async with self._connecting:
             if self._link is not None and self._link.is_open:
+                if self._link.is_login_due:
+                    await self._log_in(self._link)
                 return self._link
             self._note_failure_of(self._link)
             self._link = None
@@ -116,17 +126,41 @@ class RpcClient:
             if self._is_closed:
                 raise ConnectionLostError(f"the client of {self._host}:{self._port} is closed")
             try:
-                self._link = await self._dialer.connect(
+                link = await self._dialer.connect(
                     self._host,
                     self._port,
                     make_receiver=self._make_link,
                     limits=self._limits,
                     timeout_ms=self._connect_timeout_ms,
                 )
+                await self._log_in(link)
             except ConnectionLostError:
                 self._pause()
                 raise
-            return self._link
+            self._link = link
+            return link
+
+    async def _log_in(self, link: _Link) -> None:
+        """Log in on ``link`` if the dialer has a credential. Close the link if that fails.
+
+        :raises ConnectionLostError: the login failed, or was not answered in time.
+        """
+        credential = self._dialer.credential
+        if credential is None:
+            return
+        try:
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                await link.log_in(credential)
+        except BaseException as e:
+            link.abort("the login failed")
+            if isinstance(e, ConnectionLostError) or not isinstance(
+                e, (OperatingError, TimeoutError)
+            ):
+                raise
+            reason = str(e) or f"no answer within {self._connect_timeout_ms} ms"
+            raise ConnectionLostError(
+                f"the login of {credential.user} at {self._host}:{self._port} failed: {reason}"
+            ) from e
 
     def _make_link(self, connection: Connection) -> _Link:
         return _Link(connection, on_closed=self._link_closed)
@@ -164,10 +198,30 @@ class _Link:
         self._calls: dict[int, _Call] = {}
         self._next_correlation_id = 0
         self.has_answered = False
+        self._now_s = asyncio.get_running_loop().time
+        #: Loop time of the next login; None: the session has no end.
+        self._login_due_s: float | None = None
 
     @property
     def is_open(self) -> bool:
         return self._connection.is_open
+
+    @property
+    def is_login_due(self) -> bool:
+        """Whether the session ends soon, so that the client must log in again."""
+        return self._login_due_s is not None and self._now_s() >= self._login_due_s
+
+    async def log_in(self, credential: PlainCredential) -> None:
+        """Log in, for the first time or again.
+
+        :raises OperatingError: the peer refuses the login.
+        """
+        # Before the request, because the peer's time begins before its response arrives.
+        began_s = self._now_s()
+        response = await self.exchange(credential.make_request(), _ONE_MORE, None)
+        assert isinstance(response, LoginResponseRpc), response
+        lifetime_s = response.session_lifetime_ms / 1000
+        self._login_due_s = began_s + lifetime_s * RENEWAL_SHARE if lifetime_s > 0 else None
 
     def close(self) -> None:
         self._connection.close("closed by this side")

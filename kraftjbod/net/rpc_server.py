@@ -6,11 +6,14 @@ does not delay a heartbeat. Each response is sent when it is ready.
 The handler gets the id of the connection, and ``on_peer_closed`` gets the connections that their
 peers closed. No request of such a connection starts after that.
 
-Only members of the cluster are served: by the principal of their certificate if node principals are
-given (node_identity.py), and by address (cluster_peers.py). Requests of others are refused without
-decoding the body. With node principals, a request that names its sender is served only to that
-node's principal. An :class:`OperatingError` from the handler becomes an error envelope. Any other
-exception is a bug: ``request_handler_failed`` is logged and the connection closed.
+With SASL, a connection logs in before its other requests (rpc_authentication.py).
+
+Only members of the cluster are served: by the principal of their certificate or login if node
+principals are given (node_identity.py), and by address (cluster_peers.py). Requests of others are
+refused without decoding the body. With node principals, a request that names its sender is served
+only to that node's principal. An :class:`OperatingError` from the handler becomes an error
+envelope. Any other exception is a bug: ``request_handler_failed`` is logged and the connection
+closed.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from functools import partial
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, ConnectionId
 from kraftjbod.core.node_principals import NodePrincipals
+from kraftjbod.net.authentication import SaslSettings
 from kraftjbod.net.cluster_actions import REFUSED, refusal_text
 from kraftjbod.net.cluster_peers import EVERY_HOST_ALLOWED, ClusterPeers
 from kraftjbod.net.connection import Connection, ConnectionLimits
@@ -31,6 +35,7 @@ from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
 from kraftjbod.net.node_identity import NodeIdentity
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
+from kraftjbod.net.rpc_authentication import RpcAuthentication
 from kraftjbod.net.tls_transport import TlsSettings
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.rpc_codec import (
@@ -108,6 +113,64 @@ async def _handled(correlation_id: int, handling: Awaitable[RpcResponse]) -> Buf
     return encode_response(correlation_id, response)
 
 
+class _Requests:
+    """Answers the requests of one connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        connection_id: ConnectionId,
+        *,
+        listener: Listener,
+        handler: RpcHandler,
+        peers: ClusterPeers,
+        is_broker: IsBroker,
+        node_principals: NodePrincipals | None,
+    ) -> None:
+        self._connection = connection
+        self.connection_id = connection_id
+        self._listener = listener
+        self._handler = handler
+        self._peers = peers
+        self._is_broker = is_broker
+        self.identity = NodeIdentity(node_principals)
+        #: None if the connection does not log in.
+        self._authentication: RpcAuthentication | None = None
+
+    def require_login(self, sasl: SaslSettings, listener_name: str) -> RpcAuthentication:
+        """Answer nothing until the peer has logged in."""
+        self._authentication = RpcAuthentication(
+            self._connection, sasl, listener_name=listener_name, logged_in=self._logged_in
+        )
+        return self._authentication
+
+    def _logged_in(self, principal: str) -> None:
+        self.identity.take_principal(principal)
+        self._listener.logged_in(self._connection)
+
+    async def answer(self, pending: PendingRequest) -> Sequence[Buffer]:
+        connection, identity = self._connection, self.identity
+        if self._authentication is not None:
+            login = await self._authentication.intercept(pending)
+            if login is not None:
+                return [login]
+        refusal = await _refusal(connection, identity, self._peers, pending)
+        if refusal is not None:
+            return [refusal]
+        request = decode_request(pending.frame)
+        pending.api = request.api
+        if request.body is None:
+            return [_unsupported(request)]
+        sender = request.body.sender_node_id
+        if not identity.may_act_as(sender):
+            call = request.correlation_id, request.api
+            return [_refuse_principal(connection, identity, *call, sender)]
+        if not connection.is_privileged and self._is_broker(request.body):
+            self._listener.quotas.note_broker(connection)
+        handling = self._handler(request.body, self.connection_id)
+        return [await _handled(request.correlation_id, handling)]
+
+
 DEFAULT_LIMITS = ListenerLimits(
     connection=ConnectionLimits(max_frame_bytes=16 * 1024 * 1024),
     session=SessionLimits(max_in_flight_requests=100, max_in_flight_bytes=32 * 1024 * 1024),
@@ -126,6 +189,8 @@ def rpc_server(
     memory: MemoryBudget | None = None,
     limits: ListenerLimits = DEFAULT_LIMITS,
     tls: TlsSettings | None = None,
+    sasl: SaslSettings | None = None,
+    listener_name: str = "CONTROLLER",
     node_principals: NodePrincipals | None = None,
 ) -> Listener:
     """Create a listener for this project's RPC on one port, without starting the listener.
@@ -136,42 +201,35 @@ def rpc_server(
         reset. Not called for connections that this side closed.
     :param memory: budget of the daemon, if several listeners share it.
     :param tls: settings of a listener with TLS; None for plaintext.
+    :param sasl: settings of a listener with SASL; None: connections do not log in.
+    :param listener_name: name of the listener, for diagnostics.
     :param node_principals: the principals of nodes. None serves each principal.
     """
 
     numbers = itertools.count(1)
 
-    async def answer(
-        connection: Connection,
-        connection_id: ConnectionId,
-        identity: NodeIdentity,
-        pending: PendingRequest,
-    ) -> Sequence[Buffer]:
-        refusal = await _refusal(connection, identity, peers, pending)
-        if refusal is not None:
-            return [refusal]
-        request = decode_request(pending.frame)
-        pending.api = request.api
-        if request.body is None:
-            return [_unsupported(request)]
-        sender = request.body.sender_node_id
-        if not identity.may_act_as(sender):
-            call = request.correlation_id, request.api
-            return [_refuse_principal(connection, identity, *call, sender)]
-        if not connection.is_privileged and is_broker(request.body):
-            server_listener.quotas.note_broker(connection)
-        return [await _handled(request.correlation_id, handler(request.body, connection_id))]
-
     def make_session(connection: Connection) -> RequestSession:
-        connection_id = ConnectionId(next(numbers))
-        identity = NodeIdentity(node_principals)
-        connection.on_handshake = identity.take_principal
-        connection.on_peer_closed = partial(on_peer_closed, connection_id)
+        requests = _Requests(
+            connection,
+            ConnectionId(next(numbers)),
+            listener=server_listener,
+            handler=handler,
+            peers=peers,
+            is_broker=is_broker,
+            node_principals=node_principals,
+        )
+        connection.on_peer_closed = partial(on_peer_closed, requests.connection_id)
+        on_closed = None
+        if sasl is None:
+            connection.on_handshake = requests.identity.take_principal
+        else:
+            on_closed = requests.require_login(sasl, listener_name).connection_closed
         return server_listener.session(
             connection,
-            partial(answer, connection, connection_id, identity),
+            requests.answer,
             in_order=False,
             may_be_large=may_be_answered_at_length,
+            on_closed=on_closed,
         )
 
     server_listener = Listener(
@@ -182,5 +240,6 @@ def rpc_server(
         limits=limits,
         memory=memory,
         tls=tls,
+        before_login=None if sasl is None else sasl.bounds,
     )
     return server_listener

@@ -184,14 +184,17 @@ def encode_error(correlation_id: int, error: OperatingError) -> bytes:
     return _frame([_RESPONSE, correlation_id, int(error.code), error.message, None])
 
 
-def decode_request(frame: bytes | memoryview) -> IncomingRequest:
+def decode_request(
+    frame: bytes | memoryview, requests: Mapping[str, type[RpcRequest]] = REQUESTS
+) -> IncomingRequest:
     """Decode a request frame, without its length field.
 
+    :param requests: the expected requests by ``api``.
     :raises RemoteProtocolError: ``frame`` is not a valid request.
     """
     match _envelope(frame, _REQUEST):
         case [int() as correlation_id, str() as api, int() as version, dict() as body]:
-            kind = REQUESTS.get(api)
+            kind = requests.get(api)
             if kind is None or not 0 <= version <= kind.version:
                 return IncomingRequest(
                     correlation_id=correlation_id, api=api, version=version, body=None

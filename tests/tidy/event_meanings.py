@@ -140,6 +140,10 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The broker stops: the cluster refuses it, or no controller acknowledged the failure of "
         "a directory."
     ),
+    "broker_login_failed": (
+        "This broker could not log in to another one by SASL: its user or password is wrong, or "
+        "its credential of SCRAM does not exist. It tries again. Logged once per reason."
+    ),
     "broker_registration_failed": (
         "The controller did not accept the registration. The broker sends it again."
     ),

@@ -1,6 +1,7 @@
 """LOOP. ``BrokerConnector``: opens the connections from this broker to other brokers.
 
-Brokers use the listener that ``inter.broker.listener.name`` names.
+Brokers use the listener that ``inter.broker.listener.name`` names. A failed login there, such as
+one with a credential of SCRAM that was deleted, is a failed connection, which the callers repeat.
 
 A host that lost power does not close its connections, so a request would wait for its full timeout.
 The metadata shows earlier that the broker is fenced; then its connections are closed, and attempts
@@ -13,10 +14,18 @@ import asyncio
 from typing import NamedTuple
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
-from kraftjbod.core.errors import ConnectionLostError
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    OperatingError,
+    RemoteProtocolError,
+    RequestTimedOutError,
+)
 from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.net.kafka_client import KafkaConnection, Login
+
+_log = get_logger()
 
 
 class _Peer(NamedTuple):
@@ -46,6 +55,8 @@ class BrokerConnector:
         self._dialer = dialer
         self._login = login
         self._connections: dict[KafkaConnection, _Peer] = {}
+        #: Reported reasons of failed logins, by broker.
+        self._login_reports: dict[BrokerId, str] = {}
         #: Attempts to connect that are in progress. A time of 0 ends one.
         self._attempts: dict[asyncio.Timeout, _Peer] = {}
 
@@ -54,8 +65,8 @@ class BrokerConnector:
 
         :param timeout_ms: time limit of each step: connecting, each request of the handshake and
             the login.
-        :raises ConnectionLostError: the metadata has no endpoint of the peer, it is unreachable, or
-            it is fenced meanwhile.
+        :raises ConnectionLostError: the metadata has no endpoint of the peer, it is unreachable, it
+            is fenced meanwhile, or the login failed.
         :raises RequestTimedOutError: the peer accepts the connection but does not respond.
         """
         endpoint = self._cache.endpoint(peer, self._listener_name)
@@ -76,12 +87,26 @@ class BrokerConnector:
                 )
         except TimeoutError as e:
             raise ConnectionLostError(f"broker {peer} was fenced or restarted") from e
+        except (ConnectionLostError, RequestTimedOutError):
+            raise
+        except (OperatingError, RemoteProtocolError) as e:
+            self._report_failed_login(peer, str(e))
+            raise ConnectionLostError(f"broker {peer} refused the connection: {e}") from e
         finally:
             self._attempts.pop(attempt, None)
+        self._login_reports.pop(peer, None)
         self._connections = {one: led for one, led in self._connections.items() if one.is_open}
         self._connections[connection] = incarnation
         self.hang_up()
         return connection
+
+    def _report_failed_login(self, peer: BrokerId, reason: str) -> None:
+        """Log a failed login, once until a login at that broker succeeds or fails otherwise."""
+        if self._login_reports.get(peer) != reason:
+            self._login_reports[peer] = reason
+            _log.warning(
+                "broker_login_failed", broker=peer, listener=self._listener_name, reason=reason
+            )
 
     def hang_up(self) -> None:
         """Abort connections, and connection attempts, to brokers that the metadata shows as fenced,

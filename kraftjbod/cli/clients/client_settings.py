@@ -6,18 +6,21 @@ these. Passwords occur in no message.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Final, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator
 
-from kraftjbod.cli.clients.sasl_login import MECHANISMS, SaslLogin
 from kraftjbod.core.config_model import parse_model
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from kraftjbod.core.security_keys import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS
 from kraftjbod.core.ssl_config import SslConfig
 from kraftjbod.net.dialer import PLAIN, Dialer
+from kraftjbod.net.plain_credential import PLAIN as PLAIN_MECHANISM
+from kraftjbod.net.plain_credential import PlainCredential
+from kraftjbod.net.sasl_login import MECHANISMS, SaslLogin
 from kraftjbod.net.tls_transport import TlsSettings
 
 CLIENT_ID: Final = "kraftjbod-tools"
@@ -82,18 +85,29 @@ class ClientSettings(SslConfig):
         user, password = entry.options.get("username"), entry.options.get("password")
         if entry.module != wanted or not user or not password:
             raise ConfigError(f"{source}: sasl.jaas.config does not fit the mechanism: {how}")
-        return SaslLogin(self.sasl_mechanism, user, password)
+        return SaslLogin(self.sasl_mechanism, user, password, os.urandom)
 
     def require_for_controllers(self, source: str) -> None:
         """Require a protocol that controllers serve.
 
-        :raises ConfigError: the file has SASL.
+        :raises ConfigError: the file has SASL with another mechanism than PLAIN.
         """
-        if self.security_protocol in SASL_PROTOCOLS:
+        if self.security_protocol in SASL_PROTOCOLS and self.sasl_mechanism != PLAIN_MECHANISM:
             raise ConfigError(
-                f"{source}: controllers serve PLAINTEXT and SSL, and security.protocol is "
-                f"{self.security_protocol}: use SSL with the certificate of a node"
+                f"{source}: controllers serve the mechanism PLAIN only, and sasl.mechanism is "
+                f"{self.sasl_mechanism}: use PLAIN with the user of a node"
             )
+
+    def make_controller_dialer(self, source: str) -> Dialer:
+        """Return a dialer for listeners of controllers, which logs in if they have SASL.
+
+        :raises ConfigError: keys, certificates, user or password cannot be used.
+        """
+        self.require_for_controllers(source)
+        dialer, login = self.make_dialer(source), self.make_login(source)
+        if login is None:
+            return dialer
+        return dialer.with_credential(PlainCredential(login.user, login.password))
 
 
 def tls_dialer(config: SslConfig, source: str) -> Dialer:

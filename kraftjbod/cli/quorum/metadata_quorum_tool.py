@@ -43,8 +43,9 @@ from kraftjbod.cli.terminal.command import (
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import InvalidUuidText, KraftJbodError
 from kraftjbod.core.ids import DirectoryId
-from kraftjbod.core.security_keys import SSL
+from kraftjbod.core.security_keys import TLS_PROTOCOLS
 from kraftjbod.net.dialer import PLAIN, Dialer
+from kraftjbod.net.plain_credential import PlainCredential
 from kraftjbod.storage.dir_names import META_PROPERTIES
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import RealVfs
@@ -298,9 +299,8 @@ def add_command(quorum: Quorum, answer: Answer, dry_run: bool) -> None:
             "add-controller."
         )
     voter = _controller_of(quorum.command_config)
-    # The file is a controller's, so it has the keys of a node instead of a client's.
-    dialer = _dialer_of(quorum.command_config)
-    asked = replace(quorum, command_config=None, dialer=dialer)
+    # The file is a controller's. It may have the keys of a client too, for --bootstrap-server.
+    asked = replace(quorum, dialer=_dialer_of(quorum.command_config))
     if not dry_run:
         asyncio.run(asked.change(voter))
     what = "DRY RUN of adding" if dry_run else "Added"
@@ -359,20 +359,28 @@ def remove_command(
 
 
 def _dialer_of(path: str) -> Dialer:
-    """Return a dialer with the certificate of the controller to which a file belongs."""
+    """Return a dialer with the certificate and login of the controller to which a file belongs."""
     config = _controller_config(path)
     name = config.controller_listener
-    if config.protocol_of(name) != SSL:
-        return PLAIN
-    from kraftjbod.cli.clients.client_settings import tls_dialer
+    dialer = PLAIN
+    if config.protocol_of(name) in TLS_PROTOCOLS:
+        from kraftjbod.cli.clients.client_settings import tls_dialer
 
-    return tls_dialer(config.of_listener(name), path)
+        dialer = tls_dialer(config.of_listener(name), path)
+    login = config.login_of(name, source=path)
+    if login is None:
+        return dialer
+    return dialer.with_credential(PlainCredential(login.user, login.password))
 
 
 def _controller_config(path: str) -> ControllerConfig:
-    return ControllerConfig.from_properties(
-        read_properties(path), source=path, base_dir=os.getcwd()
-    )
+    """Return the configuration in the controller's file ``path``, without the keys of clients."""
+    from kraftjbod.cli.clients.client_settings import ClientSettings
+
+    of_clients = ClientSettings.keys() - ControllerConfig.keys()
+    given = read_properties(path)
+    values = {key: value for key, value in given.items() if key not in of_clients}
+    return ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())
 
 
 def _controller_of(path: str) -> VoterToChange:

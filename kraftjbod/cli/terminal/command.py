@@ -399,8 +399,7 @@ def controller_dialer(command_config: str | None) -> Dialer:
     if command_config is None:
         return PLAIN
     settings = client_settings(command_config)
-    settings.require_for_controllers(command_config)
-    return settings.make_dialer(command_config)
+    return settings.make_controller_dialer(command_config)
 
 
 # --- what goes in and comes out ------------------------------------------------------------------

@@ -18,6 +18,7 @@ from kraftjbod.core.node_config import NodeConfig
 from kraftjbod.core.security_keys import TLS_PROTOCOLS
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.net.dialer import PLAIN, Dialer
+from kraftjbod.net.plain_credential import PlainCredential
 from kraftjbod.net.tls_transport import TlsSettings
 
 if TYPE_CHECKING:
@@ -67,12 +68,17 @@ class NodeTls:
 
     def dialer_of(self, name: str) -> Dialer:
         """Return the dialer of connections to the listener ``name`` of other nodes. It uses TLS if
-        this node's listener of that name has TLS.
+        this node's listener of that name has TLS. For the controllers' listener with SASL, it has
+        this node's credential.
 
         Call it after :meth:`open_listeners`.
         """
         listener = self._listeners.get(name)
-        return PLAIN if listener is None else Dialer(listener.client_settings)
+        dialer = PLAIN if listener is None else Dialer(listener.client_settings)
+        login = self._config.login_of(name)
+        if login is None or name != self._config.controller_listener:
+            return dialer
+        return dialer.with_credential(PlainCredential(login.user, login.password))
 
     async def run_renewals(self) -> None:
         """Renew the certificates of the listeners that are open now, until cancelled.

@@ -27,6 +27,7 @@ from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.wiring.authorizer_wiring import build_authorizer
 from kraftjbod.daemon.wiring.broker_disks import BrokerDisks
 from kraftjbod.net.dialer import PLAIN, Dialer
+from kraftjbod.net.kafka_client import Login
 from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.replicas.requested_moves import RequestedMove
 
@@ -42,6 +43,8 @@ class NodeDialers:
 
     brokers: Dialer = PLAIN
     controllers: Dialer = PLAIN
+    login: Login | None = None
+    """Authenticates the broker on each new connection to another broker."""
 
 
 class ClusterWiring:
@@ -65,6 +68,7 @@ class ClusterWiring:
             cache=self.cache,
             listener_name=config.inter_broker_listener,
             dialer=dialers.brokers,
+            login=dialers.login,
         )
         self.authorizer = build_authorizer(config)
         self.client_quotas = ClientQuotas(

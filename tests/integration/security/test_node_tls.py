@@ -21,7 +21,6 @@ from confluent_kafka.admin import (
 
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
-from kraftjbod.core.jaas import PLAIN_MODULE
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.net.dialer import Dialer
@@ -44,13 +43,12 @@ PROTOCOLS = {
     "CONTROLLER": "SSL",
     "INTERNAL": "SSL",
     "CLIENTS": "SSL",
-    "LOGIN": "SASL_PLAINTEXT",
 }
 
 
 @dataclass(frozen=True)
 class Secured:
-    """A controller and three brokers. Clients use the listeners PLAINTEXT, CLIENTS and LOGIN."""
+    """A controller and three brokers. Clients use the listeners PLAINTEXT and CLIENTS."""
 
     cluster: Cluster
     authority: Authority
@@ -90,9 +88,9 @@ def secured(
     authority = Authority()
     ca = authority.write_pem(path / "ca.pem")
     cluster = make_shared_cluster(brokers=3, dirs=1, start=False)
-    *ports, clients_port, login_port = free_ports(5)
+    *ports, clients_port = free_ports(4)
     internal = dict(zip(cluster.brokers, ports, strict=True))
-    for_clients = {"CLIENTS": clients_port, "LOGIN": login_port}
+    for_clients = {"CLIENTS": clients_port}
     daemons = {**cluster.local.controllers, **cluster.brokers}
     for node_id, daemon in daemons.items():
         role = daemon.files.role
@@ -108,8 +106,6 @@ def secured(
             values["listeners"] += "".join(
                 f",{name}://127.0.0.1:{port}" for name, port in for_clients.items()
             )
-            values["sasl.enabled.mechanisms"] = "PLAIN"
-            values["plain.sasl.jaas.config"] = f'{PLAIN_MODULE} required user_broker-2="secret";'
         config_path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     cluster.start()
     yield Secured(cluster, authority, path, internal, for_clients)
@@ -228,22 +224,20 @@ def open_as_broker_2(secured: Secured, listener: str, path: Path) -> socket.sock
     """Connect to broker 1, with the principal of broker 2."""
     ports = {**secured.for_clients, "INTERNAL": secured.internal[1]}
     plain = socket.create_connection(("127.0.0.1", ports[listener]), 30)
-    if listener != "LOGIN":
-        context = secured.authority.client_context()
-        identity = secured.authority.issue("broker-2")
-        context.load_cert_chain(identity.write_pem(path / f"{uuid.uuid4().hex}.pem"))
-        return context.wrap_socket(plain, server_hostname="127.0.0.1")
-    exchange_on(plain, m.SaslHandshakeRequest(mechanism="PLAIN"), 1)
-    login = m.SaslAuthenticateRequest(auth_bytes=b"\0broker-2\0secret")
-    assert exchange_on(plain, login, 2).error_code == ErrorCode.NONE
-    return plain
+    context = secured.authority.client_context()
+    identity = secured.authority.issue("broker-2")
+    context.load_cert_chain(identity.write_pem(path / f"{uuid.uuid4().hex}.pem"))
+    return context.wrap_socket(plain, server_hostname="127.0.0.1")
 
 
-@pytest.mark.parametrize("listener", ["INTERNAL", "CLIENTS", "LOGIN"])
+@pytest.mark.parametrize("listener", ["INTERNAL", "CLIENTS"])
 def test_node_principal_counts_only_on_listener_between_brokers(
     secured: Secured, tmp_path: Path, listener: str
 ) -> None:
-    """A certificate or a login with a node's name gives no rights where clients connect."""
+    """A certificate with a node's name gives no rights where clients connect.
+
+    A login with such a name is refused by the configuration and by the controller.
+    """
     fetch = m.FetchRequest(
         replica_state=m.FetchRequest.ReplicaState(replica_id=2, replica_epoch=-1),
         max_wait_ms=0,

@@ -34,6 +34,15 @@ def test_user_with_salted_password_has_its_keys() -> None:
     assert user == ScramUser("alice", mechanism, expected)
 
 
+def test_user_may_be_a_node_if_brokers_log_in_by_its_mechanism() -> None:
+    values = {**VALUES, "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512"}
+    text = "SCRAM-SHA-512=[name=broker-3,password=x]"
+    (user,) = initial_users([text], LATEST_METADATA_VERSION, values, lambda count: bytes(count))
+    assert user.name == "broker-3"
+    with pytest.raises(StartupError, match="is the principal of a node"):
+        initial_users([text.replace("512", "256")], LATEST_METADATA_VERSION, values, bytes)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -287,6 +287,23 @@ def test_format_refuses_wrong_features_and_options_with_reason(
     assert said in result.output
 
 
+def test_format_of_controller_with_sasl_reads_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "controller.properties"
+    path.write_text(
+        f"process.roles=controller\nnode.id=8\nlog.dirs={tmp_path}/a\n"
+        "controller.quorum.bootstrap.servers=127.0.0.1:9999\n"
+        "listeners=CONTROLLER://127.0.0.1:9999\n"
+        "listener.security.protocol.map=CONTROLLER:SASL_SSL\n"
+        "sasl.enabled.mechanisms=PLAIN\nsasl.mechanism.controller.protocol=PLAIN\n"
+        f"plain.sasl.jaas.config=${{file:{tmp_path}/absent:users}}\n"
+        "cluster.node.principals=User:node-{id}\n"
+        "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512\n"
+    )
+    user = "SCRAM-SHA-512=[name=node-1,password=x]"
+    result = format_node(str(path), "--standalone", "--add-scram", user)
+    assert result.exit_code == 0, result.output
+
+
 def test_info_with_missing_config_prints_one_line() -> None:
     result = run("info", "-c", "/nowhere/x.properties")
     assert result.exit_code == 1

@@ -6,8 +6,8 @@ import pytest
 
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import ConfigError
-from kraftjbod.core.jaas import PLAIN_MODULE
-from kraftjbod.core.sasl_config import plain_users
+from kraftjbod.core.jaas import PLAIN_MODULE, SCRAM_MODULE
+from kraftjbod.core.sasl_config import NodeLogin, plain_users
 
 CANARY = "canary-password"
 USERS = f'{PLAIN_MODULE} required user_alice="{CANARY}" user_bob="b" username="broker";'
@@ -61,7 +61,7 @@ def test_sasl_config_shows_no_secret() -> None:
         ({JAAS: USERS.replace('"b"', '""')}, "without a name or password"),
         ({JAAS.replace("clients", "client"): USERS}, "did you mean CLIENTS?"),
         ({"sasl.jaas.config": USERS}, "sasl.jaas.config configures security"),
-        ({JAAS: USERS, "inter.broker.listener.name": "CLIENTS"}, "SASL_PLAINTEXT"),
+        ({JAAS: USERS, "inter.broker.listener.name": "CLIENTS"}, "nodes log in, of PLAIN"),
     ],
 )
 def test_sasl_config_error_names_the_key_and_contains_no_secret(
@@ -86,6 +86,96 @@ def test_user_of_plain_with_name_of_a_node_is_refused() -> None:
     with pytest.raises(ConfigError, match="has the user broker-7, whose principal") as caught:
         parse(**secured, **{JAAS: USERS.replace("alice", "broker-7")})
     assert CANARY not in str(caught.value)
+
+
+NODE_JAAS = (
+    f'{PLAIN_MODULE} required username="broker-1" password="{CANARY}" user_broker-1="{CANARY}";'
+)
+SCRAM_JAAS = f'{SCRAM_MODULE} required username="broker-1" password="{CANARY}";'
+BETWEEN = {
+    "inter.broker.listener.name": "CLIENTS",
+    JAAS: NODE_JAAS,
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+}
+CONTROLLER_SASL = {
+    "listener.security.protocol.map": "CONTROLLER:SASL_SSL,CLIENTS:SASL_SSL",
+    "sasl.mechanism.controller.protocol": "PLAIN",
+    "listener.name.controller.plain.sasl.jaas.config": NODE_JAAS,
+}
+
+
+def test_login_of_listener_between_nodes_has_user_and_password_of_its_mechanism() -> None:
+    config = parse(
+        **BETWEEN,
+        **CONTROLLER_SASL,
+        **{
+            "sasl.mechanism.inter.broker.protocol": "scram-sha-512",
+            "listener.name.clients.scram-sha-512.sasl.jaas.config": SCRAM_JAAS,
+        },
+    )
+    broker, controller = config.login_of("CLIENTS"), config.login_of("CONTROLLER")
+    assert broker == NodeLogin("SCRAM-SHA-512", "broker-1", CANARY)
+    assert controller == NodeLogin("PLAIN", "broker-1", CANARY)
+    assert CANARY not in f"{broker!r} {config!r} {config.of_listener('CLIENTS')!r}"
+    assert parse(**{JAAS: USERS}).login_of("PLAINTEXT") is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"sasl.mechanism.inter.broker.protocol": "GSSAPI"}, "is GSSAPI: name the mechanism"),
+        (
+            {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512"},
+            "set scram-sha-512.sasl.jaas.config to",
+        ),
+        (
+            {"sasl.mechanism.inter.broker.protocol": "PLAIN", JAAS: USERS},
+            "this node has no user to log in with: set plain.sasl.jaas.config",
+        ),
+        (
+            {
+                "sasl.mechanism.inter.broker.protocol": "PLAIN",
+                **CONTROLLER_SASL,
+                "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
+                "scram-sha-512.sasl.jaas.config": SCRAM_JAAS,
+            },
+            "controllers serve PLAIN only",
+        ),
+        ({"scram-sha-512.sasl.jaas.config": NODE_JAAS}, f"the login module is not {SCRAM_MODULE}"),
+    ],
+)
+def test_login_of_listener_between_nodes_that_cannot_work_is_refused(
+    changed: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(**{**BETWEEN, **changed})
+    assert reason in str(caught.value)
+    assert CANARY not in str(caught.value)
+
+
+def test_security_inter_broker_protocol_chooses_the_listener_with_that_protocol() -> None:
+    config = parse(
+        **{
+            **BETWEEN,
+            "inter.broker.listener.name": None,
+            "security.inter.broker.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        }
+    )
+    assert config.inter_broker_listener == "CLIENTS"
+
+
+def test_sasl_between_nodes_without_encryption_is_for_loopback_only() -> None:
+    open_listeners = "PLAINTEXT://127.0.0.1:9092,CLIENTS://0.0.0.0:9094"
+    own = {
+        **BETWEEN,
+        "listeners": open_listeners,
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "cluster.node.principals": None,
+    }
+    with pytest.raises(ConfigError, match="log in without encryption"):
+        parse(**own).require_closed_cluster_listeners()
+    parse(**own, **{"allow.insecure.cluster.listener": "true"}).require_closed_cluster_listeners()
 
 
 def test_client_certificates_of_sasl_listener_need_the_listener_prefix() -> None:

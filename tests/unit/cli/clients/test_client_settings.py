@@ -9,6 +9,7 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.jaas import PLAIN_MODULE, SCRAM_MODULE
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.net.dialer import PLAIN
+from kraftjbod.net.plain_credential import PlainCredential
 
 SASL = "security.protocol=SASL_PLAINTEXT\n"
 
@@ -68,6 +69,14 @@ def test_tls_without_truststore_is_refused() -> None:
         settings("security.protocol=SSL\n").make_dialer("f")
 
 
-def test_sasl_is_refused_for_controllers() -> None:
-    with pytest.raises(ConfigError, match="controllers serve PLAINTEXT and SSL"):
-        settings(SASL).require_for_controllers("f")
+def test_controllers_are_reached_by_plain_only() -> None:
+    with pytest.raises(ConfigError, match="controllers serve the mechanism PLAIN only"):
+        settings(SASL + "sasl.mechanism=SCRAM-SHA-512\n").make_controller_dialer("f")
+    plain = settings(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={PLAIN_MODULE} required username="broker-1" password="canary";\n'
+    )
+    found = plain.make_controller_dialer("f")
+    assert found.credential == PlainCredential("broker-1", "canary")
+    assert "canary" not in repr(found.credential)
+    assert settings("").make_controller_dialer("f") is PLAIN

@@ -1,4 +1,4 @@
-"""WIRE. The client's side of logins by SASL: PLAIN and SCRAM, over SaslHandshake version 1.
+"""LOOP. The client's side of logins by SASL: PLAIN and SCRAM, over SaslHandshake version 1.
 
 PBKDF2 of SCRAM runs in an executor. Its result is kept, because a tool logs in at each broker with
 the same password and, by the metadata, the same salt.
@@ -10,15 +10,18 @@ import asyncio
 import base64
 import binascii
 import hmac
-import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.core.scram import MAX_ITERATIONS, MECHANISM_NAMES, MIN_ITERATIONS, ScramMechanism
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from kraftjbod.protocol.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+)
 
 PLAIN: Final = "PLAIN"
 MECHANISMS: Final = (PLAIN, *MECHANISM_NAMES)
@@ -35,11 +38,12 @@ class SaslLogin:
     mechanism: str
     user: str
     password: str = field(repr=False)
+    random_bytes: Callable[[int], bytes] = field(repr=False)
     #: Salted passwords by salt and iterations.
     _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False)
 
-    async def __call__(self, connection: KafkaConnection, timeout_ms: int) -> None:
-        """Log in.
+    async def __call__(self, connection: KafkaConnection, timeout_ms: int) -> int:
+        """Log in, and return the lifetime of the session in ms; 0: unlimited.
 
         :raises OperatingError: UNSUPPORTED_SASL_MECHANISM, or SASL_AUTHENTICATION_FAILED with the
             broker's message.
@@ -56,11 +60,12 @@ class SaslLogin:
             )
         if self.mechanism == PLAIN:
             token = f"\0{self.user}\0{self.password}".encode()
-            await self._send(connection, token, timeout_ms)
-        else:
-            await self._log_in_by_scram(connection, timeout_ms)
+            return (await self._send(connection, token, timeout_ms)).session_lifetime_ms
+        return await self._log_in_by_scram(connection, timeout_ms)
 
-    async def _send(self, connection: KafkaConnection, token: bytes, timeout_ms: int) -> bytes:
+    async def _send(
+        self, connection: KafkaConnection, token: bytes, timeout_ms: int
+    ) -> SaslAuthenticateResponse:
         request = SaslAuthenticateRequest(auth_bytes=token)
         answer = await connection.request(request, timeout_ms=timeout_ms)
         if answer.error_code != ErrorCode.NONE:
@@ -68,27 +73,29 @@ class SaslLogin:
                 f"the login of {self.user} by {self.mechanism} failed: {answer.error_message}",
                 code=ErrorCode.SASL_AUTHENTICATION_FAILED,
             )
-        return bytes(answer.auth_bytes)
+        return answer
 
-    async def _log_in_by_scram(self, connection: KafkaConnection, timeout_ms: int) -> None:
-        exchange = ScramExchange(MECHANISM_NAMES[self.mechanism], self.user)
+    async def _log_in_by_scram(self, connection: KafkaConnection, timeout_ms: int) -> int:
+        nonce = base64.urlsafe_b64encode(self.random_bytes(_NONCE_BYTES)).decode()
+        exchange = ScramExchange(MECHANISM_NAMES[self.mechanism], self.user, nonce)
         first = await self._send(connection, exchange.first(), timeout_ms)
-        key = exchange.take_first_answer(first)
+        key = exchange.take_first_answer(bytes(first.auth_bytes))
         if key not in self._salted:
             self._salted[key] = await asyncio.get_running_loop().run_in_executor(
                 None, exchange.mechanism.salted_password, self.password, *key
             )
         last = await self._send(connection, exchange.last(self._salted[key]), timeout_ms)
-        exchange.require_proof(last)
+        exchange.require_proof(bytes(last.auth_bytes))
+        return last.session_lifetime_ms
 
 
 class ScramExchange:
     """The client's messages of one login by SCRAM (RFC 5802)."""
 
-    def __init__(self, mechanism: ScramMechanism, user: str, nonce: str | None = None) -> None:
-        """:param nonce: random by default."""
+    def __init__(self, mechanism: ScramMechanism, user: str, nonce: str) -> None:
+        """:param nonce: random printable characters without a comma."""
         self.mechanism = mechanism
-        self._nonce = secrets.token_urlsafe(_NONCE_BYTES) if nonce is None else nonce
+        self._nonce = nonce
         name = user.replace("=", "=3D").replace(",", "=2C")
         self._bare = f"n={name},r={self._nonce}"
         self._answer = ""

@@ -7,9 +7,9 @@ import base64
 import pytest
 
 from kraftjbod.broker.security.scram_mechanism import ScramServer
-from kraftjbod.cli.clients.sasl_login import SaslLogin, ScramExchange
 from kraftjbod.core.errors import RemoteProtocolError
 from kraftjbod.core.scram import ScramCredential, ScramMechanism
+from kraftjbod.net.sasl_login import SaslLogin, ScramExchange
 from kraftjbod.net.sasl_mechanism import LoginFailedError
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
@@ -31,7 +31,7 @@ def server(mechanism: ScramMechanism, user: str, password: str) -> ScramServer:
 def test_scram_exchange_with_right_password_ends_with_proofs_of_both_sides(
     mechanism: ScramMechanism, user: str
 ) -> None:
-    broker, client = server(mechanism, user, "pencil"), ScramExchange(mechanism, user)
+    broker, client = server(mechanism, user, "pencil"), ScramExchange(mechanism, user, "own")
     key = client.take_first_answer(broker.respond(client.first()).token)
     assert key == (b"salt", 4096)
     step = broker.respond(client.last(mechanism.salted_password("pencil", *key)))
@@ -40,7 +40,7 @@ def test_scram_exchange_with_right_password_ends_with_proofs_of_both_sides(
 
 
 def test_scram_exchange_with_wrong_password_is_refused_by_the_broker() -> None:
-    broker, client = server(SHA_256, "alice", "pencil"), ScramExchange(SHA_256, "alice")
+    broker, client = server(SHA_256, "alice", "pencil"), ScramExchange(SHA_256, "alice", "own")
     key = client.take_first_answer(broker.respond(client.first()).token)
     with pytest.raises(LoginFailedError):
         broker.respond(client.last(SHA_256.salted_password("wrong", *key)))
@@ -74,4 +74,4 @@ def test_scram_exchange_refuses_broker_that_does_not_know_the_password(answer: b
 
 
 def test_login_shows_no_password_in_its_representation() -> None:
-    assert "canary" not in repr(SaslLogin("PLAIN", "alice", "canary"))
+    assert "canary" not in repr(SaslLogin("PLAIN", "alice", "canary", bytes))
