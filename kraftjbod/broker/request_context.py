@@ -17,6 +17,8 @@ class RequestContext:
     client_id: str | None
     access: Access | None = None
     """The rights of the client; None if the broker has no authorizer."""
+    is_over_quota: bool = False
+    """The client has to wait for its quota, so that a fetch returns no records."""
 
     @property
     def listener_name(self) -> str:

@@ -19,6 +19,7 @@ from kraftjbod.controller.configuration_control import ConfigurationControlManag
 from kraftjbod.controller.election_control import ElectionControlManager
 from kraftjbod.controller.feature_control import FeatureControlManager
 from kraftjbod.controller.forwarded_rights import require_rights
+from kraftjbod.controller.mutation_quotas import MutationQuotas
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
 from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.producer_id_control import ProducerIdControlManager
@@ -176,6 +177,7 @@ class ControlManagers:
         self._acls = AclControlManager(self.state, random_bytes)
         self._scram = ScramControlManager(self.state, node_principals, node_mechanism)
         self._quotas = QuotaControlManager(state=self.state)
+        self._mutations = MutationQuotas(self.state)
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -221,20 +223,23 @@ class ControlManagers:
                 gone = unregistered(self.state, self._controllers(), request)
                 return ControllerResult(records=gone, response=UnregisterControllerResponseRpc())
             case _:
-                return self._decide_for_admin(request)
+                return self._decide_for_admin(request, now_ms)
 
-    def _decide_for_admin(self, request: RpcRequest) -> ControllerResult[RpcResponse]:
+    def _decide_for_admin(self, request: RpcRequest, now_ms: int) -> ControllerResult[RpcResponse]:
         """Return the result of a request that a broker forwards for a client, or that a tool
         sends."""
         match request:
             case CreateTopicsRequestRpc():
-                return self._topics.create_topics(request)
+                charge = self._mutations.charge_of(request.charged, now_ms)
+                return self._topics.create_topics(request, charge)
             case CreatePartitionsRequestRpc():
-                return self._topics.create_partitions(request)
+                charge = self._mutations.charge_of(request.charged, now_ms)
+                return self._topics.create_partitions(request, charge)
             case FindTopicsRequest():
                 return self._topics.find_topics(request)
             case DeleteTopicsRequestRpc():
-                return self._topics.delete_topics(request)
+                charge = self._mutations.charge_of(request.charged, now_ms)
+                return self._topics.delete_topics(request, charge)
             case AlterPartitionReassignmentsRequestRpc():
                 return self._reassignments.alter(request)
             case ListPartitionReassignmentsRequestRpc():
@@ -487,7 +492,7 @@ class ControlManagers:
         delta = MetadataDelta()
         self.state.replay(records, offset=offset, epoch=epoch, delta=delta)
         self.index.apply(delta, self.state)
-        self._follow_acls(delta)
+        self._follow_security(delta)
         self._follow_settings(delta)
         for record in records:
             if isinstance(record, BrokerRegistrationChangeRecord) and record.in_controlled_shutdown:
@@ -513,7 +518,7 @@ class ControlManagers:
         delta = MetadataDelta()
         self.state.replay_part(records, offset=offset, delta=delta)
         self.index.apply(delta, self.state)
-        self._follow_acls(delta)
+        self._follow_security(delta)
         self._follow_settings(delta)
 
     @property
@@ -526,7 +531,9 @@ class ControlManagers:
         key."""
         return self._settings.different_from_file()
 
-    def _follow_acls(self, delta: MetadataDelta) -> None:
+    def _follow_security(self, delta: MetadataDelta) -> None:
+        if delta.client_quotas:
+            self._mutations.refresh(delta.client_quotas)
         if self._authorizer is not None and (delta.added_acls or delta.removed_acls):
             self._authorizer.change_bindings(
                 added=delta.added_acls.values(), removed=delta.removed_acls.values()

@@ -6,6 +6,7 @@
 * Topics to be extended or deleted are looked up first, so that a repeated request recognizes its
   own changes.
 * Topics of coordinators are neither extended nor deleted.
+* A topic is charged to its client last, when nothing else refuses it (mutation_quotas.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
+from kraftjbod.controller.mutation_quotas import FREE, MutationCharge
 from kraftjbod.controller.partitions.partition_assignment import Assignment, why_malformed
 from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.partitions.target_directories import placement_refusal
@@ -92,7 +94,7 @@ class TopicControlManager:
     # --- create ----------------------------------------------------------------------------------
 
     def create_topics(
-        self, request: CreateTopicsRequestRpc
+        self, request: CreateTopicsRequestRpc, charge: MutationCharge = FREE
     ) -> ControllerResult[CreateTopicsResponseRpc]:
         self._require_few(max(len(t.assignments), self._partition_count(t)) for t in request.topics)
         named = Counter(topic.name for topic in request.topics)
@@ -108,7 +110,7 @@ class TopicControlManager:
                 if named[topic.name] > 1:
                     raise _error(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 self._require_free_name(topic.name, taken)
-                made, answer = self._create_topic(topic, wanted_id, new_replicas)
+                made, answer = self._create_topic(topic, wanted_id, new_replicas, charge)
             except OperatingError as e:
                 created.append(
                     CreatedTopic(name=topic.name, error_code=e.code, error_message=e.message)
@@ -119,7 +121,9 @@ class TopicControlManager:
             created.append(answer)
         return ControllerResult(
             records=() if request.validate_only else tuple(records),
-            response=CreateTopicsResponseRpc(topics=tuple(created)),
+            response=CreateTopicsResponseRpc(
+                topics=tuple(created), throttle_time_ms=charge.throttle_time_ms
+            ),
         )
 
     def _created_before(self, topic: NewTopic, wanted_id: TopicId | None) -> CreatedTopic | None:
@@ -160,11 +164,16 @@ class TopicControlManager:
             )
 
     def _create_topic(
-        self, topic: NewTopic, wanted_id: TopicId | None, new_replicas: Counter[BrokerId]
+        self,
+        topic: NewTopic,
+        wanted_id: TopicId | None,
+        new_replicas: Counter[BrokerId],
+        charge: MutationCharge,
     ) -> tuple[list[Record], CreatedTopic]:
         configs = self._configuration.new_topic(topic.name, topic.configs)
         replicas = self._manual(topic) if topic.assignments else self._automatic(topic)
         self._require_capacity(replicas, new_replicas)
+        charge.charge(len(replicas))
         topic_id = self._new_id(wanted_id)
         records: list[Record] = [TopicRecord(name=topic.name, topic_id=topic_id), *configs]
         records += self._partition_records(topic_id, 0, replicas)
@@ -283,7 +292,7 @@ class TopicControlManager:
     # --- grow ------------------------------------------------------------------------------------
 
     def create_partitions(
-        self, request: CreatePartitionsRequestRpc
+        self, request: CreatePartitionsRequestRpc, charge: MutationCharge = FREE
     ) -> ControllerResult[CreatePartitionsResponseRpc]:
         self._require_few(topic.count for topic in request.topics)
         named = Counter(topic.name for topic in request.topics)
@@ -295,7 +304,7 @@ class TopicControlManager:
                 if named[topic.name] > 1:
                     raise _error(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 if not (request.is_repeated and self._is_grown(topic)):
-                    records += self._grow_topic(topic, new_replicas)
+                    records += self._grow_topic(topic, new_replicas, charge)
             except OperatingError as e:
                 grown.append(
                     GrownTopic(name=topic.name, error_code=e.code, error_message=e.message)
@@ -304,7 +313,9 @@ class TopicControlManager:
             grown.append(GrownTopic(name=topic.name))
         return ControllerResult(
             records=() if request.validate_only else tuple(records),
-            response=CreatePartitionsResponseRpc(topics=tuple(grown)),
+            response=CreatePartitionsResponseRpc(
+                topics=tuple(grown), throttle_time_ms=charge.throttle_time_ms
+            ),
         )
 
     def _is_grown(self, requested: MorePartitions) -> bool:
@@ -322,7 +333,7 @@ class TopicControlManager:
         )
 
     def _grow_topic(
-        self, requested: MorePartitions, new_replicas: Counter[BrokerId]
+        self, requested: MorePartitions, new_replicas: Counter[BrokerId], charge: MutationCharge
     ) -> list[PartitionRecord]:
         if (held := _COORDINATED.get(requested.name)) is not None:
             raise _error(
@@ -357,6 +368,7 @@ class TopicControlManager:
                 )
             self._require_assignable(replicas, present, factor)
         self._require_capacity(replicas, new_replicas)
+        charge.charge(added)
         return self._partition_records(topic.topic_id, present, replicas)
 
     # --- find and delete -------------------------------------------------------------------------
@@ -371,7 +383,7 @@ class TopicControlManager:
         return ControllerResult(response=FindTopicsResponse(topics=tuple(found)))
 
     def delete_topics(
-        self, request: DeleteTopicsRequestRpc
+        self, request: DeleteTopicsRequestRpc, charge: MutationCharge = FREE
     ) -> ControllerResult[DeleteTopicsResponseRpc]:
         """Return the records that delete topics, and an outcome per topic.
 
@@ -399,6 +411,7 @@ class TopicControlManager:
                     )
                 if topic.topic_id in records:
                     raise _error(ErrorCode.INVALID_REQUEST, "The topic was named twice.")
+                charge.charge(len(topic.partitions))
             except OperatingError as e:
                 deleted.append(
                     DeletedTopic(
@@ -412,7 +425,10 @@ class TopicControlManager:
             records[topic.topic_id] = RemoveTopicRecord(topic_id=topic.topic_id)
             deleted.append(DeletedTopic(name=topic.name, topic_id=topic.topic_id))
         return ControllerResult(
-            records=tuple(records.values()), response=DeleteTopicsResponseRpc(topics=tuple(deleted))
+            records=tuple(records.values()),
+            response=DeleteTopicsResponseRpc(
+                topics=tuple(deleted), throttle_time_ms=charge.throttle_time_ms
+            ),
         )
 
     def _is_gone(self, ref: TopicRef) -> bool:

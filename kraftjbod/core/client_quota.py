@@ -20,21 +20,28 @@ Quotas = Mapping[QuotaEntity, Mapping[str, float]]
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
 _MAX_NAME_CHARS: Final = 1_000
 _MAX_LONG: Final = 2**63 - 1
+_MAX_INT: Final = 2**31 - 1
+_OF_CLIENTS: Final = frozenset({USER, CLIENT_ID})
 
 
 class QuotaKey(NamedTuple):
     """``types``: the types of entities that may have the quota."""
 
     types: frozenset[str]
-    is_integral: bool
+    is_integral: bool = True
+    max_value: int = _MAX_LONG
 
 
 QUOTA_KEYS: Final[Mapping[str, QuotaKey]] = {
-    PRODUCER_BYTE_RATE: QuotaKey(frozenset({USER, CLIENT_ID}), is_integral=True),
-    CONSUMER_BYTE_RATE: QuotaKey(frozenset({USER, CLIENT_ID}), is_integral=True),
+    PRODUCER_BYTE_RATE: QuotaKey(_OF_CLIENTS),
+    CONSUMER_BYTE_RATE: QuotaKey(_OF_CLIENTS),
+    CONTROLLER_MUTATION_RATE: QuotaKey(_OF_CLIENTS, is_integral=False),
+    CONNECTION_CREATION_RATE: QuotaKey(frozenset({IP}), max_value=_MAX_INT),
 }
 
 
@@ -58,8 +65,8 @@ def why_invalid_entity(pairs: tuple[tuple[str, str | None], ...]) -> str | None:
             continue
         if not name or len(name) > _MAX_NAME_CHARS:
             return f"The name of a {kind} has 1 to {_MAX_NAME_CHARS} characters"
-        if kind == IP and not _is_address(name):
-            return f"{name} is no numeric IP address"
+        if kind == IP and (why := _why_no_address(name)) is not None:
+            return why
     return None
 
 
@@ -69,33 +76,49 @@ def why_invalid_quota(types: frozenset[str], key: str, value: float) -> str | No
     if known is None or not types <= known.types:
         served = sorted(name for name, one in QUOTA_KEYS.items() if types <= one.types)
         return f"Invalid configuration key {key[:_MAX_NAME_CHARS]}: expected one of {served}"
-    if not 0 < value <= _MAX_LONG:
-        return f"Quota {key} must be greater than 0 and at most {_MAX_LONG}"
+    if not 0 < value <= known.max_value:
+        return f"Quota {key} must be greater than 0 and at most {known.max_value}"
     if known.is_integral and value != int(value):
         return f"{key} cannot be a fractional value"
     return None
 
 
-def candidates(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, QuotaEntity]]:
+def client_entity(user: str, client_id: str) -> QuotaEntity:
+    return ((CLIENT_ID, client_id), (USER, user))
+
+
+def address_entity(host: str) -> QuotaEntity:
+    """:param host: a numeric address."""
+    return ((IP, host),)
+
+
+def candidates(client: QuotaEntity) -> Iterator[tuple[QuotaEntity, QuotaEntity]]:
     """Yield pairs of entities, the first of which has the quota, in order of precedence.
 
     The clients of the second entity share the rate. It is another one for a default, whose rate
-    each user or client id has separately.
+    each user, client id or address has separately.
+
+    :param client: as :func:`client_entity` or :func:`address_entity` returns it.
     """
-    both = ((CLIENT_ID, client_id), (USER, user))
-    yield both, both
-    yield ((CLIENT_ID, None), (USER, user)), both
-    yield ((USER, user),), ((USER, user),)
-    yield ((CLIENT_ID, client_id), (USER, None)), both
-    yield ((CLIENT_ID, None), (USER, None)), both
-    yield ((USER, None),), ((USER, user),)
-    yield ((CLIENT_ID, client_id),), ((CLIENT_ID, client_id),)
-    yield ((CLIENT_ID, None),), ((CLIENT_ID, client_id),)
+    if len(client) == 1:
+        yield client, client
+        yield ((IP, None),), client
+        return
+    of_client_id, of_user = client[:1], client[1:]
+    yield client, client
+    yield ((CLIENT_ID, None), *of_user), client
+    yield of_user, of_user
+    yield (*of_client_id, (USER, None)), client
+    yield ((CLIENT_ID, None), (USER, None)), client
+    yield ((USER, None),), of_user
+    yield of_client_id, of_client_id
+    yield ((CLIENT_ID, None),), of_client_id
 
 
-def _is_address(name: str) -> bool:
+def _why_no_address(name: str) -> str | None:
+    """Return what is wrong with an address; None if it is as connections have it."""
     try:
-        ipaddress.ip_address(name)
+        canonical = str(ipaddress.ip_address(name))
     except ValueError:
-        return False
-    return True
+        return f"{name} is no numeric IP address"
+    return None if name == canonical else f"Write the address {name} as {canonical}"

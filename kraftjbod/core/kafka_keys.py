@@ -95,7 +95,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
 _OF_CLASSES: Final = "no Java class is loaded here; figures are in `metrics.snapshot.path`"
 _OF_SAMPLES: Final = "figures are counted since the start, without samples or windows"
 _OF_QUOTAS: Final = (
-    "quotas of clients have no windows: a client may use the bytes of ten seconds at once"
+    "quotas of clients have no windows: a client may use the amount of some seconds at once"
 )
 _OF_THROTTLES: Final = "throttled copying is paced by a token bucket, which has no windows"
 _OF_PURGATORY: Final = "requests that wait are removed when they end, not in a purge"

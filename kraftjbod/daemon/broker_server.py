@@ -33,6 +33,7 @@ from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.cluster.lifecycle.lifecycle_state import BrokerState
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
+from kraftjbod.broker.security.connection_rate import connection_delay_ms
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
 from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH
@@ -348,6 +349,7 @@ class BrokerServer:
             sasl=self._sasl_of(endpoint.name),
             tls=self._tls.settings_of(endpoint.name),
             node_principals=self._config.node_principals_of(endpoint.name),
+            delay_ms_of=self._connection_delay_ms,
         )
         await listener.bind()
         self._listeners[endpoint.name] = listener
@@ -360,6 +362,10 @@ class BrokerServer:
 
     def _is_broker(self, header: RequestHeader, body: Message) -> bool:
         return self._wiring is not None and self._wiring.apis.kafka.is_of_broker(header, body)
+
+    def _connection_delay_ms(self, host: str) -> int:
+        wiring = self._wiring
+        return 0 if wiring is None else connection_delay_ms(wiring.cluster.client_rates, host)
 
     def _state(self) -> MetadataState:
         """Return the metadata that this broker knows; an empty state before the wiring is built."""

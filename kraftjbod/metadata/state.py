@@ -84,7 +84,7 @@ class MetadataDelta:
     added_acls: dict[Uuid, AclBinding] = field(default_factory=dict)
     removed_acls: dict[Uuid, AclBinding] = field(default_factory=dict)
     """A binding that was added and removed within the delta is in both mappings."""
-    client_quotas: bool = False
+    client_quotas: set[QuotaEntity] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(
@@ -316,7 +316,7 @@ class MetadataState:
             values[record.key] = record.value
         if values:
             self.client_quotas[record.entity] = values
-        delta.client_quotas = True
+        delta.client_quotas.add(record.entity)
 
     def _replay_scram(
         self, record: UserScramCredentialRecord | RemoveUserScramCredentialRecord
@@ -408,7 +408,7 @@ class MetadataState:
             self.acls.clear()
             self.acl_ids.clear()
             self.scram_credentials.clear()
-            delta.client_quotas |= bool(self.client_quotas)
+            delta.client_quotas |= self.client_quotas.keys()
             self.client_quotas.clear()
         if not level.has_directories:
             self._change_partitions(PartitionRegistration.without_directories, delta)

@@ -161,6 +161,13 @@ class Connection(asyncio.BufferedProtocol):
             if not self._is_starved:
                 self._transport.resume_reading()
 
+    def stop_reading(self) -> None:
+        """Read no more from the peer, not even a TLS handshake, until the connection is closed."""
+        if self._transport is not None and self.is_open:
+            self.is_reading_paused = True
+            # A layer for TLS reads a handshake while reading of its connection is paused.
+            getattr(self._transport, "stop_reading", self._transport.pause_reading)()
+
     def close(self, reason: str) -> None:
         """Send pending writes, then close. Only the first ``reason`` of several is kept."""
         if self._transport is not None and self._close_reason is None:

@@ -284,6 +284,7 @@ def kafka_server(
     sasl: SaslSettings | None = None,
     tls: TlsSettings | None = None,
     node_principals: NodePrincipals | None = None,
+    delay_ms_of: Callable[[str], int] = lambda _host: 0,
 ) -> Listener:
     """Create a listener for Kafka's protocol on one port, without starting the listener.
 
@@ -297,6 +298,7 @@ def kafka_server(
     :param tls: settings of a listener with TLS; None for plaintext.
     :param node_principals: the principals that act as nodes on this listener. None accepts each
         principal as a node's.
+    :param delay_ms_of: limits new connections by address; see :class:`Listener`.
     """
     protocol = ("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT")
 
@@ -335,5 +337,6 @@ def kafka_server(
         memory=memory,
         tls=tls,
         before_login=None if sasl is None else sasl.bounds,
+        delay_ms_of=delay_ms_of,
     )
     return server_listener

@@ -2,6 +2,8 @@
 
 * Connections are limited in total and per address (connection_quotas.py). Client connections are
   refused before the process runs out of descriptors (core/descriptor_budget.py).
+* A connection from an address that opens too many per second is read no further, and closed after a
+  delay (KIP-612). The number of such held connections is limited.
 * Some slots are reserved for brokers. When the other slots are taken, a new connection is pending
   for a few seconds. It stays if it is identified as a broker's in that time.
 * A connection without requests in flight that was silent for ``max_idle_ms`` is closed.
@@ -23,6 +25,7 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.connection import (
     Connection,
     ConnectionLimits,
+    FrameReceiver,
     listen,
     start_serving,
     stop_listening,
@@ -35,6 +38,11 @@ from kraftjbod.protocol.framing import Frame
 
 _log = get_logger()
 _PENDING_CHECK_S: Final = 0.5
+#: Connections that are held until they are closed. Beyond this the oldest one is closed at once.
+MAX_HELD: Final = 500
+_SHORT: Final = "descriptors are short: raise the limit of open files (RLIMIT_NOFILE)"
+_FULL: Final = "all places are taken"
+_TOO_FAST: Final = "the address opens connections faster than its connection_creation_rate"
 _CONNECTION_LIMITS: Final = ConnectionLimits(max_frame_bytes=104_857_600)
 _SESSION_LIMITS: Final = SessionLimits(
     max_in_flight_requests=100, max_in_flight_bytes=128 * 1024 * 1024
@@ -76,12 +84,15 @@ class Listener:
         memory: MemoryBudget | None = None,
         tls: TlsSettings | None = None,
         before_login: LoginBounds | None = None,
+        delay_ms_of: Callable[[str], int] = lambda _host: 0,
     ) -> None:
         """
         :param memory: budget shared by all listeners of the daemon; a separate one if None.
         :param tls: settings of a listener with TLS; None for plaintext.
         :param before_login: limits of each connection until :meth:`logged_in`; None if no client
             logs in.
+        :param delay_ms_of: counts a new connection from an address. Returns the ms after which the
+            connection is to be closed; 0 to accept it.
         """
         self._name = name
         self._host = host
@@ -90,6 +101,7 @@ class Listener:
         self._limits = limits
         self._tls = tls
         self._before_login = before_login
+        self._delay_ms_of = delay_ms_of
         self._handshakes = HandshakeTurns()
         self.memory = memory or MemoryBudget(MemoryLimits())
         self.quotas = ConnectionQuotas(limits.quotas)
@@ -98,6 +110,8 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._is_closing = False
         self._sessions: dict[Connection, RequestSession] = {}
+        #: Held connections and the timers that close them, oldest first.
+        self._held: dict[Connection, asyncio.TimerHandle] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._pending_timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -182,6 +196,8 @@ class Listener:
         for timer in (self._idle_timer, self._pending_timer):
             if timer is not None:
                 timer.cancel()
+        for connection in list(self._held):
+            connection.abort("the server is stopping")
         for session in list(self._sessions.values()):
             session.finish("the server is stopping")
         try:
@@ -208,16 +224,20 @@ class Listener:
             return connection
         return TlsTransport(connection, self._tls, self._handshakes)
 
-    def _accept(self, connection: Connection) -> _Accepted:
-        accepted = _Accepted(self, connection, self._make_session(connection))
+    def _accept(self, connection: Connection) -> FrameReceiver:
         loop = asyncio.get_running_loop()
         is_short = connection.descriptor > self._limits.max_client_descriptor or (
             buggify.is_on and buggify.fires("net.connection_refused")
         )
+        if not self._is_closing and not is_short:
+            delay_ms = self._delay_ms_of(connection.peer_host)
+            if delay_ms > 0:
+                return self._hold(connection, delay_ms)
+        accepted = _Accepted(self, connection, self._make_session(connection))
         if self._is_closing or not self.quotas.admit(
             connection, loop.time(), are_descriptors_short=is_short
         ):
-            self._log_refused(connection, loop.time(), is_short=is_short)
+            self._log_refused(connection, loop.time(), _SHORT if is_short else _FULL)
             connection.abort("too few descriptors" if is_short else "too many connections")
             return accepted
         self._sessions[connection] = accepted.session
@@ -226,13 +246,31 @@ class Listener:
             self._pending_timer = loop.call_later(_PENDING_CHECK_S, self._watch_pending)
         return accepted
 
+    def _hold(self, connection: Connection, delay_ms: int) -> FrameReceiver:
+        """Read nothing from the connection, and close it after a delay."""
+        loop = asyncio.get_running_loop()
+        self._log_refused(connection, loop.time(), _TOO_FAST)
+        if len(self._held) >= MAX_HELD:
+            oldest = next(iter(self._held))
+            self._held.pop(oldest).cancel()
+            oldest.abort(_TOO_FAST)
+        self._held[connection] = loop.call_later(delay_ms / 1000, connection.abort, _TOO_FAST)
+        # uvloop begins to read after this call, so that a pause has no effect before.
+        loop.call_soon(connection.stop_reading)
+        return _Held(self, connection)
+
+    def release_held(self, connection: Connection) -> None:
+        timer = self._held.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+
     def release(self, connection: Connection) -> None:
         self.quotas.release(connection)
         self._sessions.pop(connection, None)
         if not self._sessions:
             self._empty.set()
 
-    def _log_refused(self, connection: Connection, now_s: float, *, is_short: bool) -> None:
+    def _log_refused(self, connection: Connection, now_s: float, reason: str) -> None:
         """Log refused connections at most once per second, with their number."""
         self._refused += 1
         if now_s - self._reported_s >= 1:
@@ -243,9 +281,7 @@ class Listener:
                 peer=connection.peer,
                 count=self._refused,
                 open=len(self._sessions),
-                reason="descriptors are short: raise the limit of open files (RLIMIT_NOFILE)"
-                if is_short
-                else "all places are taken",
+                reason=reason,
             )
             self._refused = 0
 
@@ -297,3 +333,18 @@ class _Accepted:
     def connection_closed(self, reason: str) -> None:
         self.session.connection_closed(reason)
         self._listener.release(self._connection)
+
+
+class _Held:
+    """The receiver of a held connection: ignores what was read before the pause."""
+
+    def __init__(self, listener: Listener, connection: Connection) -> None:
+        self._listener = listener
+        self._connection = connection
+
+    def frame_received(self, frame: Frame) -> None: ...
+
+    def writing_resumed(self) -> None: ...
+
+    def connection_closed(self, reason: str) -> None:
+        self._listener.release_held(self._connection)

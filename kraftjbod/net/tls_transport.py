@@ -157,6 +157,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_finished = False
         self._has_ended = False
         self._is_reading_paused = False
+        self._is_stopped = False
         self._is_socket_reading = True
         self._is_resuming = False
         #: Bytes to encrypt.
@@ -205,6 +206,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def pause_reading(self) -> None:
         self._is_reading_paused = True
+        self._set_socket_reading()
+
+    def stop_reading(self) -> None:
+        """Read no more from the socket, not even the bytes of a handshake."""
+        self._is_stopped = True
         self._set_socket_reading()
 
     def resume_reading(self) -> None:
@@ -376,7 +382,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def _set_socket_reading(self) -> None:
         """Read from the socket unless bytes would wait here."""
         is_held = self._is_reading_paused if self._is_secured else self._is_in_line
-        is_reading = not (is_held or self._is_closing)
+        is_reading = not (is_held or self._is_closing or self._is_stopped)
         if is_reading is self._is_socket_reading or self._socket is None:
             return
         self._is_socket_reading = is_reading

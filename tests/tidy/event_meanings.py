@@ -488,7 +488,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "connection_turned_away": (
         "A connection was refused. The limit of connections is reached, in total or for that "
-        "address, or the process is short of file descriptors; `reason` says which."
+        "address, or the address opens connections faster than its quota, or the process is short "
+        "of file descriptors; `reason` says which."
     ),
     "silent_connections_reset": (
         "The broker returned from an outage in which its session expired. It reset the "

@@ -3,19 +3,26 @@
 * A response is sent at once, with the time that the client has to wait (``throttle_time_ms``). For
   that time nothing of its connection is read, because older clients do not wait.
 * Records are counted after the append, and before a response with fetched records. A fetch returns
-  at most the bytes of a whole burst.
+  at most the bytes of a whole burst, and none while its client waits, as with Kafka. Otherwise each
+  further connection of a client could exceed the quota by a burst.
 * Fetches of followers are exempt; ``following/replication_quotas.py`` limits them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.broker.security.client_quotas import ClientQuotas
-from kraftjbod.core.client_quota import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from kraftjbod.core.client_quota import (
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    QuotaEntity,
+    client_entity,
+)
+from kraftjbod.core.loop.client_rates import ClientRates
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.net.cluster_actions import fetching_replica
 from kraftjbod.protocol.kafka_codec import Message
@@ -29,12 +36,16 @@ from kraftjbod.protocol.messages import (
 #: A client waits no longer; its debt stays, so that it waits again after its next request.
 MAX_THROTTLE_MS: Final = 3_600_000
 
-Call = Callable[[], Awaitable[Message | None]]
+Call = Callable[[RequestContext], Awaitable[Message | None]]
 
 
 class ClientThrottle:
-    def __init__(self, quotas: ClientQuotas) -> None:
-        self._quotas = quotas
+    def __init__(self, rates: ClientRates) -> None:
+        self._rates = rates
+
+    def limits(self, request: ProduceRequest | FetchRequest) -> bool:
+        """Return whether any client has a quota of such requests."""
+        return self._rates.is_set(_key_of(request))
 
     def answer(
         self, request: ProduceRequest | FetchRequest, context: RequestContext, call: Call
@@ -42,14 +53,18 @@ class ClientThrottle:
         """Return the response of ``call``, and delay the connection if a quota is exceeded."""
         if isinstance(request, FetchRequest):
             if fetching_replica(request, context.api_version) >= 0:
-                return call()
-            most_bytes = self._quotas.most_bytes(CONSUMER_BYTE_RATE, *_client(context))
-            if most_bytes is not None:
-                request.max_bytes = min(request.max_bytes, most_bytes)
+                return call(context)
+            client = client_of(context)
+            most_bytes = self._rates.burst(CONSUMER_BYTE_RATE, client)
+            if most_bytes is None:
+                return call(context)
+            request.max_bytes = min(request.max_bytes, most_bytes)
+            if self._rates.wait_ms(CONSUMER_BYTE_RATE, client):
+                context = replace(context, is_over_quota=True)
             charge = partial(self._charge_fetch, context)
         else:
             charge = partial(self._charge_produce, context, _produced_bytes(request))
-        answering = call()
+        answering = call(context)
         if isinstance(answering, Completion):
             return answering.map(charge)
         return _after(answering, charge)
@@ -65,12 +80,15 @@ class ClientThrottle:
     def _charge_fetch(self, context: RequestContext, response: Message | None) -> Message | None:
         if isinstance(response, FetchResponse):
             wait_ms = self._charge(CONSUMER_BYTE_RATE, context, _fetched_bytes(response))
+            if context.is_over_quota:
+                # Without a throttle time an empty response to a full fetch would be an error.
+                wait_ms = max(1, wait_ms)
             if wait_ms:
                 response.throttle_time_ms = wait_ms
         return response
 
     def _charge(self, key: str, context: RequestContext, size_bytes: int) -> int:
-        wait_ms = min(self._quotas.spend(key, *_client(context), size_bytes), MAX_THROTTLE_MS)
+        wait_ms = min(self._rates.spend(key, client_of(context), size_bytes), MAX_THROTTLE_MS)
         if wait_ms:
             context.connection.mute(wait_ms)
         return wait_ms
@@ -82,9 +100,17 @@ async def _after(
     return charge(await answering)
 
 
-def _client(context: RequestContext) -> tuple[str, str]:
+def client_of(context: RequestContext) -> QuotaEntity:
     """Return the user and the client id."""
-    return context.connection.principal.partition(":")[2], context.client_id or ""
+    return client_entity(user_of(context), context.client_id or "")
+
+
+def user_of(context: RequestContext) -> str:
+    return context.connection.principal.partition(":")[2]
+
+
+def _key_of(request: ProduceRequest | FetchRequest) -> str:
+    return CONSUMER_BYTE_RATE if isinstance(request, FetchRequest) else PRODUCER_BYTE_RATE
 
 
 def _produced_bytes(request: ProduceRequest) -> int:

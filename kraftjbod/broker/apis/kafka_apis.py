@@ -35,12 +35,12 @@ from kraftjbod.broker.groups.group_apis import GroupApis
 from kraftjbod.broker.groups.transactional_offset_apis import TransactionalOffsetApis
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.broker.security.client_quotas import ClientQuotas
 from kraftjbod.broker.security.request_guard import RequestGuard, unguarded
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.transactions.transaction_admin_apis import TransactionAdminApis
 from kraftjbod.broker.transactions.transaction_apis import TransactionApis
 from kraftjbod.broker.transactions.transaction_log_apis import TransactionLogApis
+from kraftjbod.core.loop.client_rates import ClientRates
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.protocol.messages import (
@@ -140,14 +140,13 @@ class KafkaApis:
         transaction_admin: TransactionAdminApis,
         transaction_log: TransactionLogApis,
         guard: RequestGuard | None = None,
-        client_quotas: ClientQuotas,
+        client_rates: ClientRates,
     ) -> None:
         """Create the table of handlers.
 
         :param guard: authorizes each request; None if each client may do everything.
         """
-        self._client_quotas = client_quotas
-        self._throttle = ClientThrottle(client_quotas)
+        self._throttle = ClientThrottle(client_rates)
         self._guard = guard
         self._produce_fetch = produce_fetch
         self._handlers: dict[type[Message], _ApiHandler] = {}
@@ -255,8 +254,8 @@ class KafkaApis:
             api_version=header.api_version,
             client_id=header.client_id,
         )
-        if self._client_quotas.are_set and isinstance(body, (ProduceRequest, FetchRequest)):
-            return self._throttle.answer(body, context, partial(self._answer, body, context))
+        if isinstance(body, (ProduceRequest, FetchRequest)) and self._throttle.limits(body):
+            return self._throttle.answer(body, context, partial(self._answer, body))
         return self._answer(body, context)
 
     def _answer(self, body: Message, context: RequestContext) -> Awaitable[Message | None]:

@@ -74,6 +74,7 @@ class MetadataApis:
     async def metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         wanted = request.topics
         topics: list[Topic | bytes]
+        wait_ms = 0
         operations = ALL_OF_TOPIC if request.include_topic_authorized_operations else NOT_ASKED
         if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
             everything = list(self._cache.state.topics.values())
@@ -87,9 +88,8 @@ class MetadataApis:
                 context.api_version < _AUTO_CREATION_FLAG_SINCE or request.allow_auto_topic_creation
             )
             if may_create:
-                await self._create_missing(
-                    [topic.name for topic in wanted if _may_create(context.access, topic.name)]
-                )
+                allowed = [t.name for t in wanted if _may_create(context.access, t.name)]
+                wait_ms = await self._create_missing(allowed, context)
             # A topic that is named twice is answered once, which limits the response.
             named = {(topic.name, TopicId(topic.topic_id)): None for topic in wanted}
             topics = [
@@ -97,6 +97,7 @@ class MetadataApis:
                 async for name, topic_id in in_slices(named)
             ]
         return MetadataResponse(
+            throttle_time_ms=wait_ms,
             brokers=self._brokers(context.listener_name),
             cluster_id=self._cache.cluster_id,
             controller_id=self._controller_id(),
@@ -106,7 +107,8 @@ class MetadataApis:
             else context.access.operations_on_cluster(),
         )
 
-    async def _create_missing(self, names: list[str | None]) -> None:
+    async def _create_missing(self, names: list[str | None], context: RequestContext) -> int:
+        """Create missing topics; return the ms that the client has to wait for its quota."""
         missing = [
             name
             for name in names
@@ -114,8 +116,7 @@ class MetadataApis:
             and name not in self._cache.state.topic_ids
             and name not in self._internal_topics
         ]
-        if missing:
-            await self._topic_apis.auto_create(missing)
+        return await self._topic_apis.auto_create(missing, context) if missing else 0
 
     def _requested_topic(
         self,

@@ -330,10 +330,17 @@ class ProduceFetchApis:
             # Old followers have no sessions, so this session is not the sender's.
             code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             return Completion.of(FetchResponse(error_code=code))
+        is_incremental = request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH)
+        if context.is_over_quota and not is_incremental:
+            if request.session_id:
+                self._sessions.close(request.session_id)
+            return _no_records()
         if asker < 0 and request.session_epoch != FINAL_EPOCH:
             return self._sessions.fetch(
                 request,
-                partial(self._fetch, request, context, asker),
+                _no_records
+                if context.is_over_quota
+                else partial(self._fetch, request, context, asker),
                 is_by_id=version >= _FETCH_BY_ID_SINCE,
             )
         if request.session_id:
@@ -545,6 +552,10 @@ class ProduceFetchApis:
 
 def _may_read(access: Access, name: str | None) -> bool:
     return access.may(AclOperation.READ, AclResourceType.TOPIC, name or "")
+
+
+def _no_records() -> Completion[FetchResponse]:
+    return Completion.of(FetchResponse(responses=[]))
 
 
 def _refuse_follower(request: FetchRequest) -> FetchResponse:

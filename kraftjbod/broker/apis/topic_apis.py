@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from kraftjbod.broker.apis.admin.forwarding import TimeLeft, find_topics, forward
+from kraftjbod.broker.apis.client_throttle import MAX_THROTTLE_MS, user_of
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -37,12 +38,16 @@ from kraftjbod.protocol.rpc_messages import (
     FoundTopic,
     GrownTopic,
     MorePartitions,
+    MutatingClient,
     NewTopic,
+    RpcBody,
     TopicRef,
 )
 
 Result = CreateTopicsResponse.CreatableTopicResult
 TopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
+Outcome = TypeVar("Outcome", bound=RpcBody)
+Outcome_co = TypeVar("Outcome_co", bound=RpcBody, covariant=True)
 DescribeConfigs = Callable[[Mapping[str, str], int], Iterable[TopicConfigs]]
 """Returns the configuration of a topic by its own values and its replication factor."""
 
@@ -50,6 +55,10 @@ DescribeConfigs = Callable[[Mapping[str, str], int], Iterable[TopicConfigs]]
 _CONFIGS_SINCE: Final = 5
 _DELETE_BY_ID_SINCE: Final = 6
 _DELETION_DISABLED_SINCE: Final = 3
+#: First versions whose topics beyond the client's quota of mutations are refused (KIP-599).
+_CREATE_STRICT_SINCE: Final = 6
+_DELETE_STRICT_SINCE: Final = 5
+_GROW_STRICT_SINCE: Final = 3
 _UNSET: Final = -1
 _NAMED_TWICE: Final = OperatingError(
     "the request names the topic more than once", code=ErrorCode.INVALID_REQUEST
@@ -58,6 +67,41 @@ _DELETION_DISABLED: Final = OperatingError(
     "Topic deletion is disabled: delete.topic.enable is false for this broker.",
     code=ErrorCode.TOPIC_DELETION_DISABLED,
 )
+
+
+class _Answer(Protocol[Outcome_co]):
+    """A controller's response about topics."""
+
+    @property
+    def topics(self) -> Sequence[Outcome_co]: ...
+
+    @property
+    def throttle_time_ms(self) -> int: ...
+
+
+class _Mutations:
+    """The quota of controller mutations that one request uses, and the wait that results."""
+
+    def __init__(self, context: RequestContext, *, is_strict: bool) -> None:
+        self._context = context
+        self.client = MutatingClient(
+            user=user_of(context),
+            client_id=context.client_id or "",
+            is_strict=is_strict,
+        )
+        self._wait_ms = 0
+
+    def outcomes_of(self, response: _Answer[Outcome]) -> Sequence[Outcome]:
+        """Return the outcomes of a controller's response, and note its throttle time."""
+        self._wait_ms = max(self._wait_ms, response.throttle_time_ms)
+        return response.topics
+
+    def mute(self) -> int:
+        """Delay the connection as long as its client has to wait, and return that in ms."""
+        wait_ms = min(self._wait_ms, MAX_THROTTLE_MS)
+        if wait_ms:
+            self._context.connection.mute(wait_ms)
+        return wait_ms
 
 
 class TopicApis:
@@ -98,21 +142,25 @@ class TopicApis:
 
     # --- automatic creation ----------------------------------------------------------------------
 
-    async def auto_create(self, names: Iterable[str]) -> None:
+    async def auto_create(self, names: Iterable[str], context: RequestContext) -> int:
         """Create topics with default settings, and wait for the end of their creation.
 
-        Concurrent requests for a topic share one creation. A refusal is not raised:
-        :meth:`creation_outcome` returns it.
+        Concurrent requests for a topic share one creation, which uses the quota of the first
+        client. A refusal is not raised: :meth:`creation_outcome` returns it.
+
+        :return: the ms that the client has to wait now for its quota. Its connection is delayed.
         """
         names = list(dict.fromkeys(names))
+        mutations = _Mutations(context, is_strict=False)
         fresh = [name for name in names if name not in self._creating]
         if fresh:
-            asking = asyncio.ensure_future(self._auto_create(fresh))
+            asking = asyncio.ensure_future(self._auto_create(fresh, mutations))
             for name in fresh:
                 self._creating[name] = asking
         # A client that disconnects does not cancel a creation that others may wait for.
         under_way = {self._creating[name] for name in names if name in self._creating}
         await asyncio.gather(*map(asyncio.shield, under_way))
+        return mutations.mute()
 
     def creation_outcome(self, name: str) -> ErrorCode:
         """Return the error code for a missing topic: that of its failed creation, if there was one.
@@ -121,10 +169,10 @@ class TopicApis:
         """
         return self._refused.get(name, ErrorCode.LEADER_NOT_AVAILABLE)
 
-    async def _auto_create(self, names: list[str]) -> None:
+    async def _auto_create(self, names: list[str], mutations: _Mutations) -> None:
         topics = (self._with_defaults(NewTopic(name=name)) for name in names)
         try:
-            outcome = await self._create(topics, self._auto_create_timeout_ms)
+            outcome = await self._create(topics, self._auto_create_timeout_ms, mutations=mutations)
         finally:
             for name in names:
                 del self._creating[name]
@@ -151,18 +199,20 @@ class TopicApis:
     ) -> CreateTopicsResponse:
         named = Counter(topic.name for topic in request.topics)
         once = [topic for topic in request.topics if named[topic.name] == 1]
+        mutations = _Mutations(context, is_strict=context.api_version >= _CREATE_STRICT_SINCE)
         created = await self._create(
             (self._with_defaults(_new_topic(topic)) for topic in once),
             request.timeout_ms,
             validate_only=request.validate_only,
             refusal=_too_many_partitions(map(self._partition_count, once)),
+            mutations=mutations,
         )
         created += [_not_created(name, _NAMED_TWICE) for name, n in named.items() if n > 1]
         results = [_created(topic) for topic in created]
         if context.api_version >= _CONFIGS_SINCE:
             own = {topic.name: _own_configs(topic) for topic in once}
             await self._add_configs(results, own, context.api_version)
-        return CreateTopicsResponse(topics=results)
+        return CreateTopicsResponse(topics=results, throttle_time_ms=mutations.mute())
 
     async def _add_configs(
         self, results: Iterable[Result], own: Mapping[str, Mapping[str, str]], version: int
@@ -204,6 +254,7 @@ class TopicApis:
         topics: Iterable[NewTopic],
         timeout_ms: int,
         *,
+        mutations: _Mutations,
         validate_only: bool = False,
         refusal: OperatingError | None = None,
     ) -> list[CreatedTopic]:
@@ -216,8 +267,9 @@ class TopicApis:
                 topics=part,
                 validate_only=validate_only,
                 topic_ids=tuple(TopicId.random(self._random_bytes) for _ in part),
+                charged=mutations.client,
             ),
-            outcomes=lambda response: response.topics,
+            outcomes=mutations.outcomes_of,
             refuse=lambda topic, error: _not_created(topic.name, error),
             timeout_ms=timeout_ms,
         )
@@ -233,13 +285,15 @@ class TopicApis:
             )
         else:
             refs = (TopicRef(name=name) for name in request.topic_names)
+        mutations = _Mutations(context, is_strict=context.api_version >= _DELETE_STRICT_SINCE)
         deleted = (
-            await self._delete(refs, request.timeout_ms)
+            await self._delete(refs, request.timeout_ms, mutations)
             if self._may_delete_topics
             else [_not_deleted(ref, _DELETION_DISABLED) for ref in refs]
         )
         knows_deletion_disabled = context.api_version >= _DELETION_DISABLED_SINCE
         return DeleteTopicsResponse(
+            throttle_time_ms=mutations.mute(),
             responses=[
                 DeleteTopicsResponse.DeletableTopicResult(
                     name=topic.name,
@@ -248,18 +302,22 @@ class TopicApis:
                     error_message=topic.error_message,
                 )
                 for topic in deleted
-            ]
+            ],
         )
 
-    async def _delete(self, refs: Iterable[TopicRef], timeout_ms: int) -> list[DeletedTopic]:
+    async def _delete(
+        self, refs: Iterable[TopicRef], timeout_ms: int, mutations: _Mutations
+    ) -> list[DeletedTopic]:
         left = TimeLeft(timeout_ms)
         found = await find_topics(self._channel, refs, timeout_ms=left.ms())
         names = {one.topic_id: one.asked.name for one in found if one.asked.name}
         deleted = await forward(
             self._channel,
             (_found_ref(one) for one in found if not one.error_code),
-            ask=lambda part: rpc_messages.DeleteTopicsRequestRpc(topics=part),
-            outcomes=lambda response: response.topics,
+            ask=lambda part: rpc_messages.DeleteTopicsRequestRpc(
+                topics=part, charged=mutations.client
+            ),
+            outcomes=mutations.outcomes_of,
             refuse=_not_deleted,
             timeout_ms=left.ms(),
         )
@@ -267,11 +325,12 @@ class TopicApis:
         return deleted + [_not_found(one) for one in found if one.error_code]
 
     async def create_partitions(
-        self, request: CreatePartitionsRequest, _context: RequestContext
+        self, request: CreatePartitionsRequest, context: RequestContext
     ) -> CreatePartitionsResponse:
         named = Counter(topic.name for topic in request.topics)
         once = [topic for topic in request.topics if named[topic.name] == 1]
         refusal = _too_many_partitions(topic.count for topic in once)
+        mutations = _Mutations(context, is_strict=context.api_version >= _GROW_STRICT_SINCE)
         if refusal is None:
             left = TimeLeft(request.timeout_ms)
             refs = (TopicRef(name=topic.name) for topic in once)
@@ -281,9 +340,11 @@ class TopicApis:
                 self._channel,
                 (_more_partitions(topic, ids[topic.name]) for topic in once if topic.name in ids),
                 ask=lambda part: rpc_messages.CreatePartitionsRequestRpc(
-                    topics=part, validate_only=request.validate_only
+                    topics=part,
+                    validate_only=request.validate_only,
+                    charged=mutations.client,
                 ),
-                outcomes=lambda response: response.topics,
+                outcomes=mutations.outcomes_of,
                 refuse=lambda topic, error: _not_grown(topic.name, error),
                 timeout_ms=left.ms(),
             )
@@ -300,12 +361,13 @@ class TopicApis:
             grown = [_not_grown(topic.name, refusal) for topic in once]
         grown += [_not_grown(name, _NAMED_TWICE) for name, n in named.items() if n > 1]
         return CreatePartitionsResponse(
+            throttle_time_ms=mutations.mute(),
             results=[
                 CreatePartitionsResponse.CreatePartitionsTopicResult(
                     name=topic.name, error_code=topic.error_code, error_message=topic.error_message
                 )
                 for topic in grown
-            ]
+            ],
         )
 
 

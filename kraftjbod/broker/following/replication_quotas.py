@@ -46,7 +46,7 @@ class ReplicationQuota:
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
         """Return whether the replica is listed and a rate is set, so that its bytes count."""
-        if self._bucket.bytes_per_second == MAX_LONG:
+        if self._bucket.per_second == MAX_LONG:
             return False
         topic, partition = topic_partition
         return self._listed(topic).holds(partition, self._broker_id)

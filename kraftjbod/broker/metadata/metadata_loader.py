@@ -272,7 +272,11 @@ def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
     """Return the delta from ``before`` to ``after``, as replay would have created it."""
     delta = MetadataDelta(
         features=before.features != after.features,
-        client_quotas=before.client_quotas != after.client_quotas,
+        client_quotas={
+            entity
+            for entity in before.client_quotas.keys() | after.client_quotas.keys()
+            if before.client_quotas.get(entity) != after.client_quotas.get(entity)
+        },
     )
     for broker_id in before.brokers.keys() | after.brokers.keys():
         if before.brokers.get(broker_id) != after.brokers.get(broker_id):

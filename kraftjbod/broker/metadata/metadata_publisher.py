@@ -35,8 +35,8 @@ from kraftjbod.broker.replicas.leaderships import Leaderships
 from kraftjbod.broker.replicas.replica_changes import ReplicaChanges
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
-from kraftjbod.broker.security.client_quotas import ClientQuotas
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.loop.client_rates import ClientRates
 from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TopicDefaults
@@ -62,7 +62,7 @@ class BrokerMetadataPublisher:
         jobs: JobGuard,
         memory: MetadataMemory,
         leaderships: Leaderships,
-        client_quotas: ClientQuotas,
+        client_rates: ClientRates,
         authorizer: StandardAuthorizer | None = None,
     ) -> None:
         self._cache = cache
@@ -78,7 +78,7 @@ class BrokerMetadataPublisher:
         self._memory = memory
         self._leaderships = leaderships
         self._authorizer = authorizer
-        self._client_quotas = client_quotas
+        self._client_rates = client_rates
         self._deletion_listeners: list[Callable[[], None]] = []
         self._is_open = False
         #: The cluster-wide ``min.insync.replicas`` for topics without a value.
@@ -102,7 +102,7 @@ class BrokerMetadataPublisher:
                 added=delta.added_acls.values(), removed=delta.removed_acls.values()
             )
         if delta.client_quotas:
-            self._client_quotas.refresh()
+            self._client_rates.refresh(delta.client_quotas)
         if any(resource_type is ResourceType.BROKER for resource_type, _ in delta.configs):
             changes_all = self._take_broker_configs()
         if self._is_open:

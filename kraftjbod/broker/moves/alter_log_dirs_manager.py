@@ -585,7 +585,7 @@ class ReplicaAlterLogDirsManager:
 
     def _step_bytes(self) -> int:
         """Return the size of the next step. At a low rate a step takes about a second."""
-        return max(_SMALLEST_STEP_BYTES, min(_STEP_BYTES, self._bucket.bytes_per_second))
+        return max(_SMALLEST_STEP_BYTES, min(_STEP_BYTES, int(self._bucket.per_second)))
 
     def check_progress(self, now_ms: int) -> None:
         """Log each move that has made no progress for ``stalled_after_ms``, once per stall.

@@ -81,36 +81,38 @@ class ExponentialBackoff:
 
 
 class TokenBucket:
-    """Shared rate limit in bytes per second. Its burst is the amount of ``burst_s`` seconds.
+    """Shared rate limit, such as of bytes or connections. Its burst is the amount of ``burst_s``
+    seconds.
 
     Spending is never rejected. A bucket can be overdrawn, and :meth:`wait_ms` then returns how long
     its users have to pause until the balance is zero.
     """
 
-    def __init__(self, bytes_per_second: int, now_ms: int, *, burst_s: int = 1) -> None:
-        assert bytes_per_second > 0, bytes_per_second
-        self._rate = bytes_per_second
+    def __init__(self, per_second: float, now_ms: int, *, burst_s: int = 1) -> None:
+        assert per_second > 0, per_second
+        self._rate = per_second
         self._burst_s = burst_s
-        self._balance = float(bytes_per_second * burst_s)
+        self._balance = float(per_second * burst_s)
         self._as_of_ms = now_ms
 
     def __repr__(self) -> str:
-        return f"<TokenBucket {self._rate} B/s balance={self._balance:.0f}>"
+        return f"<TokenBucket {self._rate}/s balance={self._balance:.0f}>"
 
     @property
-    def bytes_per_second(self) -> int:
+    def per_second(self) -> float:
         return self._rate
 
-    def set_rate(self, bytes_per_second: int, now_ms: int) -> None:
+    def set_rate(self, per_second: float, now_ms: int) -> None:
         """Change the rate. A debt stays, and a positive balance is cut to the new burst."""
-        assert bytes_per_second > 0, bytes_per_second
+        assert per_second > 0, per_second
         self._refill(now_ms)
-        self._rate = bytes_per_second
-        self._balance = min(self._balance, float(bytes_per_second * self._burst_s))
+        self._rate = per_second
+        self._balance = min(self._balance, float(per_second * self._burst_s))
 
-    def spend(self, size_bytes: int, now_ms: int) -> None:
+    def spend(self, amount: int, now_ms: int) -> None:
+        """:param amount: negative to return what was spent."""
         self._refill(now_ms)
-        self._balance -= size_bytes
+        self._balance -= amount
 
     def wait_ms(self, now_ms: int) -> int:
         """Return the milliseconds until the bucket is not overdrawn; 0 if it is not overdrawn."""

@@ -149,7 +149,7 @@ class ApiWiring:
             transaction_admin=self._transactions.transaction_admin,
             transaction_log=self._build_transaction_log(),
             guard=self._build_guard(),
-            client_quotas=self._cluster.client_quotas,
+            client_rates=self._cluster.client_rates,
             log_dirs=LogDirApis(
                 broker_id=config.node_id,
                 logs=disks.logs,

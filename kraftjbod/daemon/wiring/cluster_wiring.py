@@ -16,10 +16,10 @@ from kraftjbod.broker.cluster.lifecycle.lifecycle_state import BrokerIdentity, L
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
-from kraftjbod.broker.security.client_quotas import ClientQuotas
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.descriptor_budget import DescriptorBudget
 from kraftjbod.core.ids import DirectoryId, TopicIdPartition, Uuid
+from kraftjbod.core.loop.client_rates import ClientRates
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import LevelSwitch
@@ -71,7 +71,7 @@ class ClusterWiring:
             login=dialers.login,
         )
         self.authorizer = build_authorizer(config)
-        self.client_quotas = ClientQuotas(
+        self.client_rates = ClientRates(
             lambda: self.cache.state.client_quotas, environment.clock.now_ms
         )
         self.group_configs = GroupConfigs(cache=self.cache, config=config)

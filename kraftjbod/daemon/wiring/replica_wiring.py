@@ -216,7 +216,7 @@ class ReplicaWiring:
             jobs=tasks.jobs,
             memory=cluster.memory,
             leaderships=self.leaderships,
-            client_quotas=cluster.client_quotas,
+            client_rates=cluster.client_rates,
             authorizer=cluster.authorizer,
         )
         self.loader = MetadataLoader(

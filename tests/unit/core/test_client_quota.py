@@ -6,7 +6,9 @@ import pytest
 
 from kraftjbod.core.client_quota import (
     QuotaEntity,
+    address_entity,
     candidates,
+    client_entity,
     entity_of,
     why_invalid_entity,
     why_invalid_quota,
@@ -18,7 +20,7 @@ ANY_USER, ANY_APP = ("user", None), ("client-id", None)
 
 def test_candidates_are_in_kafkas_order_and_defaults_share_nothing() -> None:
     both: QuotaEntity = (APP, ALICE)
-    assert list(candidates("alice", "app")) == [
+    assert list(candidates(client_entity("alice", "app"))) == [
         (both, both),
         ((ANY_APP, ALICE), both),
         ((ALICE,), (ALICE,)),
@@ -28,6 +30,11 @@ def test_candidates_are_in_kafkas_order_and_defaults_share_nothing() -> None:
         ((APP,), (APP,)),
         ((ANY_APP,), (APP,)),
     ]
+
+
+def test_candidates_of_an_address_are_itself_and_the_default() -> None:
+    one = address_entity("10.0.0.1")
+    assert list(candidates(one)) == [(one, one), ((("ip", None),), one)]
 
 
 def test_entity_of_does_not_depend_on_the_order_of_types() -> None:
@@ -48,6 +55,8 @@ def test_entity_of_does_not_depend_on_the_order_of_types() -> None:
         ((("user", ""),), "1 to 1000 characters"),
         ((("user", "x" * 1001),), "1 to 1000 characters"),
         ((("ip", "broker.example"),), "numeric"),
+        ((("ip", "2001:db8::1"),), None),
+        ((("ip", "2001:DB8:0::1"),), "2001:db8::1"),
     ],
 )
 def test_why_invalid_entity_names_the_violated_rule(entity: QuotaEntity, why: str | None) -> None:
@@ -66,6 +75,10 @@ def test_why_invalid_entity_names_the_violated_rule(entity: QuotaEntity, why: st
         ("user", "producer_byte_rate", 1.5, "fractional"),
         ("user", "no_rate", 1.0, "Invalid configuration key no_rate"),
         ("ip", "producer_byte_rate", 1.0, "Invalid configuration key"),
+        ("user", "controller_mutation_rate", 0.5, None),
+        ("user", "connection_creation_rate", 1.0, "Invalid configuration key"),
+        ("ip", "connection_creation_rate", 2.0**31 - 1, None),
+        ("ip", "connection_creation_rate", 2.0**31, "at most 2147483647"),
     ],
 )
 def test_why_invalid_quota_names_the_violated_rule(

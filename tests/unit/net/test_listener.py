@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,6 +22,7 @@ def listener(
     hold: asyncio.Event,
     port: int = 0,
     received: list[PendingRequest] | None = None,
+    delay_ms_of: Callable[[str], int] = lambda _host: 0,
 ) -> Listener:
     """Create a listener that answers when ``hold`` is set, and adds requests to ``received``."""
 
@@ -44,6 +46,7 @@ def listener(
         port=port,
         make_session=session,
         limits=limits,
+        delay_ms_of=delay_ms_of,
     )
 
 
@@ -101,6 +104,41 @@ async def test_listener_refuses_connections_beyond_max_connections() -> None:
     first.close()
     second.close()
     await server.close(timeout_ms=5000)
+
+
+async def test_listener_closes_connections_above_their_rate_after_the_delay_unanswered() -> None:
+    delays, received, hold = [0, 50, 0], list[PendingRequest](), asyncio.Event()
+    hold.set()
+    server = listener(ListenerLimits(), hold, received=received, delay_ms_of=lambda _: delays.pop())
+    await server.start()
+    with capture_logs() as logs:
+        for is_accepted in (True, False, True):
+            reader, client = await asyncio.open_connection("127.0.0.1", server.port)
+            client.write(b"\x00\x00\x00\x01x")
+            if is_accepted:
+                assert await reader.readexactly(2) == b"ok"
+            else:
+                assert await is_closed(reader)
+            client.close()
+    assert len(received) == 2
+    ((event, reason),) = [(e["event"], e["reason"]) for e in logs]
+    assert event == "connection_turned_away" and "connection_creation_rate" in reason
+    await server.close(timeout_ms=5000)
+
+
+async def test_listener_holds_a_limited_number_and_closes_them_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kraftjbod.net.listener.MAX_HELD", 1)
+    server = listener(ListenerLimits(), asyncio.Event(), delay_ms_of=lambda _: 3_600_000)
+    await server.start()
+    oldest, one = await asyncio.open_connection("127.0.0.1", server.port)
+    newest, other = await asyncio.open_connection("127.0.0.1", server.port)
+    assert await is_closed(oldest)
+    await server.close(timeout_ms=0)
+    assert await is_closed(newest)
+    for client in (one, other):
+        client.close()
 
 
 async def test_listener_refuses_clients_while_descriptors_are_short() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kraftjbod.broker.security.client_quotas import BURST_S
+from kraftjbod.core.loop import client_rates
 from kraftjbod.metadata.records import ClientQuotaRecord
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.protocol.messages import MetadataRequest
+from kraftjbod.protocol.messages import FetchRequest, MetadataRequest
 from tests.faults.rig import batch
 from tests.unit.broker.broker_rig import (
     TIMEOUT_MS,
@@ -23,6 +23,7 @@ from tests.unit.broker.broker_rig import (
 
 BY_NAME = 12
 PRODUCE, CONSUME = "producer_byte_rate", "consumer_byte_rate"
+BURST_S = client_rates.BURST_S[PRODUCE]
 #: Its debt takes longer than any test.
 TINY = 1.0
 
@@ -34,6 +35,11 @@ def quota(key: str, value: float | None) -> ClientQuotaRecord:
 
 async def ask(connection: KafkaConnection, body: Any) -> Any:
     return await connection.request(body, timeout_ms=TIMEOUT_MS, version=BY_NAME)
+
+
+def in_session(request: FetchRequest, session_id: int, epoch: int) -> FetchRequest:
+    request.session_id, request.session_epoch = session_id, epoch
+    return request
 
 
 async def connected(rig: BrokerRig, *records: ClientQuotaRecord) -> KafkaConnection:
@@ -94,6 +100,34 @@ async def test_fetch_returns_at_most_a_whole_burst() -> None:
         assert response.throttle_time_ms == 0
         response = await ask(client, fetch())
         assert response.throttle_time_ms > 0
+
+
+async def test_fetch_while_the_client_waits_returns_nothing_on_any_connection() -> None:
+    async with brokers() as (rig,):
+        client = await connected(rig, quota(CONSUME, TINY))
+        await ask(client, produce(batch(3)))
+        wait_ms = (await ask(client, fetch())).throttle_time_ms
+        other = await rig.connect()
+        response = await ask(other, fetch())
+        assert response.responses == [] and response.session_id == 0
+        assert wait_ms - 10_000 < response.throttle_time_ms <= wait_ms, "no bytes are counted"
+        assert await is_muted(rig, other)
+
+
+async def test_incremental_fetch_while_the_client_waits_keeps_its_session() -> None:
+    async with brokers() as (rig,):
+        client = await connected(rig)
+        opened = await ask(client, in_session(fetch(), 0, 0))
+        assert opened.session_id and only(opened).error_code == 0
+        await ask(client, produce(batch(3)))
+        await rig.follow(quota(CONSUME, TINY))
+        other = await rig.connect()
+        assert (await ask(other, fetch())).throttle_time_ms > 0
+        response = await ask(client, in_session(fetch(), opened.session_id, 1))
+        assert (response.session_id, response.responses) == (opened.session_id, [])
+        await rig.follow(quota(CONSUME, None))
+        again = await ask(await rig.connect(), in_session(fetch(), opened.session_id, 2))
+        assert only(again).records
 
 
 async def test_mute_ends_and_the_waiting_request_is_answered() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -371,3 +372,57 @@ async def test_metadata_auto_creation_of_many_topics_is_split_into_parts() -> No
         codes = {topic.name: topic.error_code for topic in response.topics}
         assert codes.pop(names[-1]) == ErrorCode.INVALID_REQUEST
         assert set(codes.values()) == {ErrorCode.LEADER_NOT_AVAILABLE}
+
+
+def exceeded(request: RpcRequest) -> RpcResponse:
+    """Answer as a controller whose client exceeded its quota."""
+    response = answer(request)
+    if isinstance(request, FindTopicsRequest) or not hasattr(response, "throttle_time_ms"):
+        return response
+    return response.model_copy(update={"throttle_time_ms": 3_600_000})
+
+
+@pytest.mark.parametrize(
+    ("request_body", "strict_since"),
+    [
+        (CREATE(topics=[CREATE.CreatableTopic(name="t", num_partitions=1)], timeout_ms=5_000), 6),
+        (DELETE(topic_names=["t"], timeout_ms=5_000), 5),
+        (
+            GROW(
+                topics=[GROW.CreatePartitionsTopic(name="t", count=9, assignments=None)],
+                timeout_ms=5_000,
+            ),
+            3,
+        ),
+    ],
+)
+async def test_topic_changes_name_their_client_and_mute_its_connection(
+    request_body: Any, strict_since: int
+) -> None:
+    async with brokers(answer=exceeded) as (rig,):
+        for version in (strict_since - 1, strict_since):
+            connection = await rig.connect()
+            response = await connection.request(request_body, timeout_ms=5_000, version=version)
+            assert response.throttle_time_ms == 3_600_000
+            (charged,) = [
+                request.charged
+                for request in rig.controller.seen[-1:]
+                if not isinstance(request, FindTopicsRequest)
+            ]
+            assert (charged.user, charged.is_strict) == ("ANONYMOUS", version == strict_since)
+            muted = asyncio.create_task(
+                connection.request(METADATA(topics=[]), timeout_ms=5_000, version=9)
+            )
+            for _ in range(3):
+                await rig.ask(METADATA(topics=[]), 9)
+            assert not muted.done()
+            muted.cancel()
+
+
+async def test_automatic_creation_is_charged_and_not_strict() -> None:
+    async with brokers(answer=exceeded) as (rig,):
+        request = METADATA(topics=[METADATA.MetadataRequestTopic(name="new")])
+        response = await rig.ask(request, 9)
+        assert response.throttle_time_ms == 3_600_000
+        (created,) = [r for r in rig.controller.seen if isinstance(r, CreateTopicsRequestRpc)]
+        assert created.charged is not None and not created.charged.is_strict

@@ -18,4 +18,4 @@ async def test_dynamic_move_rate_reaches_the_mover(tmp_path: Path) -> None:
         state = wiring.cluster.cache.state
         state.replay([record], offset=state.offset + 1, epoch=1, delta=MetadataDelta())
         wiring.cluster.dynamic_configs.refresh()
-        assert wiring.replicas.moves._bucket.bytes_per_second == 1_234_567
+        assert wiring.replicas.moves._bucket.per_second == 1_234_567
