@@ -33,8 +33,15 @@ from kraftjbod.cli.clients.controller_admin import describe_controllers
 from kraftjbod.cli.clients.controller_client import ControllerClient
 from kraftjbod.cli.clients.first_contact import controllers_at
 from kraftjbod.cli.clients.group_admin import list_groups
+from kraftjbod.cli.quota_configs import (
+    ENTITY_TYPES,
+    alter_entity,
+    describe_entities,
+    entity_names,
+)
 from kraftjbod.cli.terminal.command import (
     ClusterAddress,
+    Tool,
     bootstrap_options,
     config_option,
     controller_dialer,
@@ -47,7 +54,6 @@ from kraftjbod.cli.terminal.command import (
     timeout_option,
     tool,
 )
-from kraftjbod.cli.user_configs import alter_user, describe_users
 from kraftjbod.core.errors import (
     ConnectionLostError,
     ErrorCode,
@@ -73,7 +79,6 @@ _TYPES: Final[Mapping[str, ResourceType]] = {
     "brokers": ResourceType.BROKER,
     "groups": ResourceType.GROUP,
 }
-_USERS: Final = "users"
 _DYNAMIC_SOURCES: Final = frozenset(
     {
         ConfigSource.DYNAMIC_TOPIC_CONFIG,
@@ -115,19 +120,52 @@ class Order:
         return ConfigSource.DYNAMIC_BROKER_CONFIG
 
 
-@tool()
+class ConfigsTool(Tool):
+    """The tool, in whose arguments ``--entity-default`` is an ``--entity-name`` without text.
+
+    Kafka's tool pairs types with names and defaults in the order of the arguments, which click does
+    not keep between options.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words: list[str] = []
+        for word in args:
+            words += ["--entity-name", ""] if word == "--entity-default" else [word]
+        return super().parse_args(ctx, words)
+
+
+@tool(ConfigsTool)
 @bootstrap_options(
     "Addresses of controllers, for their own configuration or that of a dead broker."
 )
 @config_option
 @timeout_option
-@click.option("--entity-type", type=click.Choice(sorted([*_TYPES, _USERS])), required=True)
+@click.option(
+    "--entity-type",
+    "entity_types",
+    type=click.Choice(sorted([*_TYPES, *ENTITY_TYPES])),
+    multiple=True,
+    help="The type. Users and clients can be combined, for quotas of both.",
+)
 @click.option(
     "--entity-name",
+    "names",
     metavar="NAME",
-    help="Name of the topic or group, or id of the broker or controller.",
+    multiple=True,
+    help="Name of the topic, group, user, client or address, or id of the broker or controller.",
 )
-@click.option("--entity-default", is_flag=True, help="The defaults of all brokers and controllers.")
+@click.option(
+    "--entity-default",
+    is_flag=True,
+    expose_value=False,
+    help="The defaults of all brokers and controllers, or of all users, clients or addresses.",
+)
+@click.option("--user", metavar="NAME", help="Short for --entity-type users --entity-name NAME.")
+@click.option("--client", metavar="NAME", help="The same for clients.")
+@click.option("--ip", metavar="ADDRESS", help="The same for ips.")
+@click.option("--user-defaults", is_flag=True, help="The default of all users.")
+@click.option("--client-defaults", is_flag=True, help="The default of all clients.")
+@click.option("--ip-defaults", is_flag=True, help="The default of all addresses.")
 @click.option("--describe", "action", flag_value="describe", help="Show configurations.")
 @click.option("--alter", "action", flag_value="alter", help="Change a configuration.")
 @click.option("--all", "shows_all", is_flag=True, help="Show static and default values, too.")
@@ -149,9 +187,14 @@ def main(
     bootstrap_controller: str | None,
     command_config: str | None,
     give_up_ms: int,
-    entity_type: str,
-    entity_name: str | None,
-    entity_default: bool,
+    entity_types: tuple[str, ...],
+    names: tuple[str, ...],
+    user: str | None,
+    client: str | None,
+    ip: str | None,
+    user_defaults: bool,
+    client_defaults: bool,
+    ip_defaults: bool,
     action: str | None,
     shows_all: bool,
     add_config: str | None,
@@ -160,24 +203,36 @@ def main(
     style: str,
     as_json: bool,
 ) -> None:
-    """Show and change the configuration of topics, brokers and groups, and users of SCRAM."""
-    if entity_name is not None and entity_default:
-        raise click.UsageError("--entity-name and --entity-default exclude each other")
+    """Show and change the configuration of topics, brokers and groups, quotas, and users."""
+    short = (
+        *_short("users", user, user_defaults),
+        *_short("clients", client, client_defaults),
+        *_short("ips", ip, ip_defaults),
+    )
+    kinds = [*entity_types, *(kind for kind, _ in short)]
+    names = (*names, *(name for _, name in short))
+    if not kinds:
+        raise click.UsageError("--entity-type is missing")
+    if len(names) > len(kinds):
+        raise click.UsageError("give one --entity-name or --entity-default for each --entity-type")
     if add_config is not None and add_config_file is not None:
         raise click.UsageError("--add-config and --add-config-file exclude each other")
     adds = parse_added(add_config or "") if add_config_file is None else _of_file(add_config_file)
     is_json = as_json or style == "json"
-    if entity_type == _USERS:
-        if bootstrap_server is None or entity_default:
-            raise click.UsageError("users need --bootstrap-server, and have no --entity-default")
+    if ENTITY_TYPES.keys() & set(kinds):
+        if bootstrap_server is None:
+            raise click.UsageError(f"{kinds[0]} need --bootstrap-server")
         at = ClusterAddress(
             bootstrap_server=bootstrap_server, command_config=command_config, timeout_ms=give_up_ms
         )
-        asyncio.run(_of_users(at, action, entity_name, adds, delete_config, as_json=is_json))
+        deletes = parse_list(delete_config)
+        asyncio.run(_of_clients(at, action, kinds, names, adds, deletes, as_json=is_json))
         return
+    if len(kinds) > 1:
+        raise click.UsageError("Only users and clients can be combined")
     order = Order(
-        kind=_TYPES[entity_type],
-        name="" if entity_default else entity_name,
+        kind=_TYPES[kinds[0]],
+        name=names[0] if names else None,
         adds=adds,
         deletes=parse_list(delete_config),
         shows_all=shows_all,
@@ -196,21 +251,28 @@ def main(
     asyncio.run(_at_brokers(cluster, is_alter, order))
 
 
-async def _of_users(
+def _short(kind: str, name: str | None, is_default: bool) -> list[tuple[str, str]]:
+    """Return the type and name of Kafka's short flags of one type; empty without them."""
+    if name is not None and is_default:
+        raise click.UsageError(f"--{kind[:-1]} and --{kind[:-1]}-defaults exclude each other")
+    return [(kind, name or "")] if name is not None or is_default else []
+
+
+async def _of_clients(
     cluster: ClusterAddress,
     action: str | None,
-    user: str | None,
+    kinds: Sequence[str],
+    names: Sequence[str],
     adds: Mapping[str, str],
-    delete_config: str | None,
+    deletes: Sequence[str],
     *,
     as_json: bool,
 ) -> None:
+    entity = entity_names(kinds, names)
     if action == "alter":
-        if user is None:
-            raise click.UsageError("--alter needs --entity-name")
-        await alter_user(cluster, user, adds, delete_config)
-    elif action == "describe" and not adds and not delete_config:
-        await describe_users(cluster, user, as_json=as_json)
+        await alter_entity(cluster, kinds, entity, adds, deletes)
+    elif action == "describe" and not adds and not deletes:
+        await describe_entities(cluster, entity, as_json=as_json)
     else:
         raise click.UsageError("give exactly one of --describe, --alter")
 

@@ -1,6 +1,6 @@
 """WIRE. ``kraftjbod-configs --entity-type users``: SCRAM credentials, with Kafka's notation.
 
-Quotas of users are out of scope: kafka-configs.sh changes and prints them.
+Quotas of users are out of scope; ``quota_configs.py`` has them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from typing import Final
 
 import click
 
+from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.scram_admin import NewCredential, alter_scram_user, describe_scram_users
-from kraftjbod.cli.terminal.command import ClusterAddress, echo_json, parse_list
+from kraftjbod.cli.terminal.command import ClusterAddress
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.scram import MAX_ITERATIONS, MECHANISM_NAMES, MIN_ITERATIONS
+from kraftjbod.core.scram import (
+    MAX_ITERATIONS,
+    MECHANISM_NAMES,
+    MIN_ITERATIONS,
+    ScramMechanism,
+)
 
 _DEFAULT: Final = -1
 _ITERATIONS: Final = "iterations"
@@ -67,48 +73,44 @@ def _require_mechanisms(names: Mapping[str, str] | Sequence[str]) -> None:
 
 
 async def alter_user(
-    cluster: ClusterAddress, user: str, adds: Mapping[str, str], delete_config: str | None
+    cluster: ClusterAddress, user: str, adds: Mapping[str, str], deletes: Sequence[str]
 ) -> None:
     """Set and delete credentials.
 
     :param adds: values of ``--add-config`` by mechanism.
-    :param delete_config: the text of ``--delete-config``.
+    :param deletes: names of mechanisms.
     :raises click.UsageError: the values are malformed.
     """
-    deletes = parse_list(delete_config)
-    _require_mechanisms(deletes)
     new = parse_credentials(adds)
-    if not new and not deletes:
-        raise click.UsageError("--alter needs --add-config or --delete-config")
+    _require_mechanisms(deletes)
     async with cluster.connect() as client:
         await alter_scram_user(client, user, new, [MECHANISM_NAMES[name] for name in deletes])
-    click.echo(f"Completed updating config for user {user}.")
 
 
-async def describe_users(cluster: ClusterAddress, user: str | None, *, as_json: bool) -> None:
-    """Print the iteration counts of credentials.
+async def find_users(
+    client: ClusterClient, user: str | None, *, as_json: bool
+) -> Mapping[str, Mapping[ScramMechanism, int]]:
+    """Return the iteration counts of credentials by user.
+
+    A user without credentials is printed as an error, as by Kafka's tool, or raised for JSON.
 
     :param user: None for all users.
     """
-    async with cluster.connect() as client:
-        try:
-            found = await describe_scram_users(client, None if user is None else [user])
-        except OperatingError as e:
-            if e.code is not ErrorCode.RESOURCE_NOT_FOUND or as_json:
-                raise
-            # Kafka's tool prints this line and succeeds.
-            click.echo(
-                f"Error retrieving SCRAM credential configs for user-principal '{user}': "
-                f"ResourceNotFoundException: {e.message}"
-            )
-            return
-    if as_json:
-        users = [
-            {"name": name, "scram": {one.mechanism_name: count for one, count in shown.items()}}
-            for name, shown in sorted(found.items())
-        ]
-        echo_json({"version": 1, "users": users})
-        return
-    for name, shown in sorted(found.items()):
+    try:
+        return await describe_scram_users(client, None if user is None else [user])
+    except OperatingError as e:
+        if e.code is not ErrorCode.RESOURCE_NOT_FOUND or as_json:
+            raise
+        # Kafka's tool prints this line and succeeds.
+        click.echo(
+            f"Error retrieving SCRAM credential configs for user-principal '{user}': "
+            f"ResourceNotFoundException: {e.message}"
+        )
+        return {}
+
+
+def print_users(users: Mapping[str, Mapping[ScramMechanism, int]]) -> None:
+    """Print the iteration counts of credentials."""
+    for name, shown in sorted(users.items()):
         values = ", ".join(f"{one.mechanism_name}=iterations={n}" for one, n in shown.items())
         click.echo(f"SCRAM credential configs for user-principal '{name}' are {values}")

@@ -294,10 +294,10 @@ _NOTES: Final = (
     "\n*no such tool* in the last column: kraftjbod has no such tool.\n"
     "`kafka-dump-log.sh` and `kraftjbod-dump-log` print the same for files of both clusters, "
     "except the cluster metadata, whose format differs.\n"
-    "The table lacks `kraftjbod-acls` and `kraftjbod-configs --entity-type users`, because they "
-    "need a cluster with an authorizer. They have the flags and lines of Kafka's tools, which "
-    "integration tests check with a kraftjbod cluster. `kraftjbod-acls` has no "
-    "`--bootstrap-controller`, and `kraftjbod-configs` does not change quotas.\n"
+    "The table lacks `kraftjbod-acls` and `kraftjbod-configs --entity-type users|clients|ips`, "
+    "because they need a cluster with an authorizer. They have the flags and lines of Kafka's "
+    "tools, which integration tests check with a kraftjbod cluster. `kraftjbod-acls` has no "
+    "`--bootstrap-controller`.\n"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -229,10 +230,85 @@ def test_users_of_scram_are_added_described_used_and_deleted(guarded: Guarded) -
     assert done.returncode == 1
 
 
+def test_quotas_are_set_described_and_deleted_with_kafkas_lines(guarded: Guarded) -> None:
+    alter, describe = ("configs", "--alter"), ("configs", "--describe")
+    both = ("--entity-type", "users", "--entity-default", "--entity-type", "clients")
+    rates = ("--add-config", "producer_byte_rate=10485760,controller_mutation_rate=0.5")
+    done = guarded.run(*alter, *both, "--entity-name", "app", *rates)
+    assert done.stdout == "Completed updating default config for users in the cluster.\n", done
+    done = guarded.run(*alter, "--ip", "10.0.0.9", "--add-config", "connection_creation_rate=5")
+    assert done.stdout == "Completed updating config for ip 10.0.0.9.\n", done
+    line = (
+        "Quota configs for the default user-principal, client-id 'app' are "
+        "controller_mutation_rate=0.5, producer_byte_rate=1.048576E7\n"
+    )
+    guarded.cluster.wait("quotas", lambda: guarded.run(*describe, *both).stdout == line)
+    assert guarded.run(*describe, "--entity-type", "clients").stdout == "", "of both types only"
+    line = "Quota configs for ip '10.0.0.9' are connection_creation_rate=5.0\n"
+    guarded.cluster.wait(
+        "ip", lambda: guarded.run(*describe, "--entity-type", "ips").stdout == line
+    )
+    document = json.loads(guarded.run(*describe, "--ip", "10.0.0.9", "--json").stdout)
+    assert document["quotas"] == [
+        {"entity": {"ip": "10.0.0.9"}, "quotas": {"connection_creation_rate": 5.0}}
+    ]
+    of_ip = (*alter, "--ip", "10.0.0.9")
+    done = guarded.run(*of_ip, "--delete-config", "producer_byte_rate")
+    assert "Only connection quota configs" in done.stderr and done.returncode == 2
+    assert guarded.run(*of_ip, "--delete-config", "connection_creation_rate").returncode == 0
+    guarded.cluster.wait("none", lambda: not guarded.run(*describe, "--entity-type", "ips").stdout)
+    done = guarded.run(*of_ip, "--delete-config", "connection_creation_rate")
+    assert "Invalid config(s): connection_creation_rate" in done.stderr and done.returncode == 1
+    done = guarded.run(*of_ip, "--add-config", "connection_creation_rate=fast")
+    assert "Cannot parse quota configuration value" in done.stderr and done.returncode == 1
+    done = guarded.run(*alter, "--user", "a", "--add-config", "request_percentage=50")
+    assert "Invalid configuration key request_percentage" in done.stderr, done
+    guarded.run(
+        *alter,
+        "--user-defaults",
+        "--client",
+        "app",
+        "--delete-config",
+        "producer_byte_rate,controller_mutation_rate",
+    )
+
+
+def test_connections_beyond_the_quota_of_their_address_are_closed(guarded: Guarded) -> None:
+    """With a default of one connection per second, a burst of ten is accepted."""
+    host, _, port = guarded.address.rpartition(":")
+    words = ("--ip-defaults", "--add-config", "connection_creation_rate=1")
+    assert guarded.run("configs", "--alter", *words).returncode == 0
+
+    def is_closed() -> bool:
+        with socket.create_connection((host, int(port)), timeout=30) as one:
+            # The broker closes a held connection after at most a second, others after minutes.
+            one.settimeout(2)
+            try:
+                return one.recv(1) == b""
+            except TimeoutError:
+                return False
+            except ConnectionResetError:
+                return True
+
+    opened = [socket.create_connection((host, int(port))) for _ in range(20)]
+    assert is_closed()
+    for one in opened:
+        one.close()
+    guarded.cluster.wait(
+        "removed",
+        lambda: (
+            guarded.run(
+                "configs", "--alter", "--ip-defaults", "--delete-config", "connection_creation_rate"
+            ).returncode
+            == 0
+        ),
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("producer_byte_rate=1", "Unexpected config names: producer_byte_rate"),
+        ("retention.ms=1", "Unexpected config names: retention.ms"),
         ("SCRAM-SHA-256=[iterations=8192]", "must include a non-empty password"),
         ("SCRAM-SHA-256=[iterations=1,password=canary]", "with 4096 to 16384 iterations"),
         ("SCRAM-SHA-256=[password=a,canary]", "no comma in the password"),
