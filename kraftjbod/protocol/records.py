@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,11 +45,6 @@ _BUFFER_TOO_SMALL: Final = "failed to write whole buffer"
 #: Header of Java's snappy streams: magic, version and oldest compatible version.
 _XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
-#: Header of an lz4 frame of independent blocks of at most 64 KiB; Java clients read no others.
-_LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
-_LZ4_BLOCK_BYTES: Final = 64 * 1024
-_LZ4_STORED: Final = 1 << 31
-_LZ4_END: Final = bytes(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,9 +265,9 @@ def _decompress(compression: int, packed: memoryview, max_bytes: int) -> bytes |
             case Compression.SNAPPY:
                 return _unsnappy(bytes(packed), max_bytes)
             case Compression.LZ4:
-                return _unpack(cramjam.lz4.decompress_into, packed, max_bytes)
+                return _unlz4(packed, max_bytes)
             case Compression.ZSTD:
-                return _unpack(cramjam.zstd.decompress_into, packed, max_bytes)
+                return _unzstd(packed, max_bytes)
             case _:
                 raise OperatingError(
                     f"compression type {compression} is unknown",
@@ -291,10 +286,27 @@ def _gunzip(packed: memoryview, max_bytes: int) -> bytes:
     return out
 
 
-def _unpack(
-    unpack_into: Callable[[memoryview, bytearray], int], packed: memoryview, max_bytes: int
-) -> memoryview:
-    """Decompress with growing buffers, because lz4 and zstd do not state the size.
+def _unlz4(packed: memoryview, max_bytes: int) -> bytes:
+    import lz4.frame
+
+    stream, parts, size_bytes = lz4.frame.LZ4FrameDecompressor(), list[bytes](), 0
+    part_bytes = max(_FIRST_OPENED_BYTES, 4 * len(packed))
+    try:
+        while not stream.eof:
+            # The stream keeps the rest of the input.
+            part = stream.decompress(b"" if parts else packed, max_length=part_bytes)
+            parts.append(part)
+            size_bytes += len(part)
+            _require_bounded(size_bytes, max_bytes)
+            if not stream.eof and len(part) < part_bytes:
+                raise CorruptRecordError("compressed records are cut off")
+    except RuntimeError as e:
+        raise CorruptRecordError(f"compressed records are malformed: {e}") from e
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _unzstd(packed: memoryview, max_bytes: int) -> memoryview:
+    """Decompress with growing buffers, because frames need not state their size.
 
     :raises OperatingError: MESSAGE_TOO_LARGE.
     """
@@ -304,7 +316,7 @@ def _unpack(
     while True:
         out = bytearray(min(size_bytes, max_bytes + 1))
         try:
-            size_bytes = unpack_into(packed, out)
+            size_bytes = cramjam.zstd.decompress_into(packed, out)
         except cramjam.DecompressionError as e:
             if str(e) != _BUFFER_TOO_SMALL:
                 raise
@@ -374,28 +386,15 @@ def compress_body(compression: int, body: bytes, level: int | None = None) -> by
             raise AssertionError(f"a body with compression {compression} was opened")
 
 
-def _lz4_block(block: bytes, level: int | None) -> bytes:
-    """Return the compressed block.
+def _lz4_frame(body: bytes, level: int | None) -> bytes:
+    """Return a frame of independent blocks of at most 64 KiB; Java clients read no others."""
+    import lz4.frame
 
-    With a ``level`` it is cut from a frame, because the library supports levels only for frames.
-    """
-    import cramjam
-
-    if level is None:
-        return bytes(cramjam.lz4.compress_block(block, store_size=False))
-    frame = bytes(cramjam.lz4.compress(block, level=level))
-    at = len(_LZ4_HEADER)
-    size = int.from_bytes(frame[at : at + 4], "little") & ~_LZ4_STORED
-    return frame[at + 4 : at + 4 + size]
-
-
-def _lz4_frame(body: bytes, level: int | None = None) -> bytes:
-    out = bytearray(_LZ4_HEADER)
-    for at in range(0, len(body), _LZ4_BLOCK_BYTES):
-        block = body[at : at + _LZ4_BLOCK_BYTES]
-        packed = _lz4_block(block, level)
-        if len(packed) < len(block):
-            out += len(packed).to_bytes(4, "little") + packed
-        else:
-            out += (len(block) | _LZ4_STORED).to_bytes(4, "little") + block
-    return bytes(out + _LZ4_END)
+    packed: bytes = lz4.frame.compress(
+        body,
+        compression_level=0 if level is None else level,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+    )
+    return packed

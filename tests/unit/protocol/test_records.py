@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 
 import cramjam
@@ -15,7 +16,14 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
 from kraftjbod.protocol.record_batch import Compression, check_crc, read_header, stamp_header
-from kraftjbod.protocol.records import MAX_OPENED_BYTES, Record, build_batch, read_records
+from kraftjbod.protocol.records import (
+    MAX_OPENED_BYTES,
+    Record,
+    build_batch,
+    compress_body,
+    open_body,
+    read_records,
+)
 
 optional_bytes = st.none() | st.binary(max_size=200)
 records = st.lists(
@@ -146,3 +154,15 @@ def test_read_records_of_random_bytes_raises_operating_error(data: bytes, compre
         list(read_records(batch))
     with pytest.raises(CorruptRecordError):
         list(read_records(batch[:-1] if data else batch + b"x"))
+
+
+@pytest.mark.parametrize("level", [None, 1, 9, 17])
+@pytest.mark.parametrize("size_bytes", [0, 1, 65_536, 65_537, 1_000_000])
+def test_lz4_body_has_the_frame_that_java_clients_read(level: int | None, size_bytes: int) -> None:
+    body = random.Random(1).randbytes(size_bytes // 2) + bytes(size_bytes - size_bytes // 2)
+    packed = compress_body(Compression.LZ4, body, level)
+    header = bytes.fromhex("04224d18604082")
+    assert packed.startswith(header), "independent blocks of 64 KiB, no checksums"
+    assert packed.endswith(bytes(4)), "the end mark"
+    batch = recompressed(build_batch([Record()]), Compression.LZ4, packed)
+    assert open_body(batch, 0, read_header(batch)) == body
