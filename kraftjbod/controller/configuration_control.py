@@ -39,12 +39,13 @@ from kraftjbod.core.config import (
     require_dynamic,
 )
 from kraftjbod.core.config_model import KeyedModel, list_items, stored_values
+from kraftjbod.core.dynamic_listener_config import is_dynamic_listener_key, is_dynamic_store_key
 from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError
 from kraftjbod.core.group_config import GroupOverrides
 from kraftjbod.core.ids import BrokerId, DirectoryId, is_broker_id
 from kraftjbod.core.kafka_keys import canonical_key
 from kraftjbod.core.metadata_version import GROUP_VERSION, MetadataVersion
-from kraftjbod.core.node_config import ALL_LOG_DIRS
+from kraftjbod.core.node_config import ALL_LOG_DIRS, ConnectionLimitKeys
 from kraftjbod.core.request_limits import MAX_CONFIG_VALUE_BYTES
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TOPIC_LIST_KEYS, TopicConfig
 from kraftjbod.metadata.records import (
@@ -196,6 +197,8 @@ class ConfigurationControlManager:
             before, after = present.get(CORDONED_LOG_DIRS), wanted.get(CORDONED_LOG_DIRS)
             if after is not None and before != after:
                 self._require_may_cordon(resource.name, after, is_checked=is_checked)
+            if not is_checked:
+                _require_same_stores(resource.name, present, wanted)
         return _difference(resource_type, resource.name, present, wanted)
 
     def _find(self, resource: AlteredResource) -> ResourceType:
@@ -326,9 +329,15 @@ class ConfigurationControlManager:
         :raises ConfigError: a key or value is not valid.
         """
         state, node_id = self._state, BrokerId(int(name)) if name else None
+        stores = sorted(key for key in values if is_dynamic_store_key(key))
+        if stores and not name:
+            raise ConfigError(
+                "Cannot update these configs at default cluster level, per-broker configs must be "
+                f"used: {', '.join(stores)}"
+            )
         is_broker, is_controller = node_id in state.brokers, node_id in state.controllers
+        self._require_level_for(values)
         if is_broker or not state.metadata_version.has_controllers:
-            self._require_level_for(values)
             source = f"broker {name}" if name else "all brokers"
             require_dynamic(values, DynamicBrokerConfig, source=source)
         elif is_controller:
@@ -345,6 +354,15 @@ class ConfigurationControlManager:
 
         :raises OperatingError: INVALID_CONFIG.
         """
+        of_listeners = [key for key in values if is_dynamic_listener_key(key)]
+        of_listeners += ConnectionLimitKeys.keys() & values.keys()
+        if of_listeners and not self._state.metadata_version.has_access_control:
+            # Controllers of older versions refuse all later changes of such a broker.
+            raise _error(
+                ErrorCode.INVALID_CONFIG,
+                f"The {of_listeners[0]} configuration value cannot be set because it requires "
+                f"metadata.version >= {MetadataVersion.IV_4_4_IV2_J1.release}",
+            )
         above = sorted(DYNAMIC_CONTROLLER_KEYS & values.keys())
         if above and not self._state.metadata_version.has_controllers:
             raise _error(
@@ -462,6 +480,20 @@ _LIST_KEYS: Final[Mapping[ResourceType, frozenset[str]]] = {
     ResourceType.BROKER: DYNAMIC_LIST_KEYS,
     ResourceType.GROUP: frozenset(),
 }
+
+
+def _require_same_stores(name: str, present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Require that a change, which the broker did not check, sets no key store.
+
+    :raises OperatingError: INVALID_REQUEST.
+    """
+    for key, text in wanted.items():
+        if is_dynamic_store_key(key) and present.get(key) != text:
+            raise _error(
+                ErrorCode.INVALID_REQUEST,
+                f"{key} can be set only while broker {name} runs, and at that broker, which checks "
+                "the key store.",
+            )
 
 
 def _fitting(key: str, value: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import posixpath
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -30,14 +30,24 @@ from kraftjbod.core.config_model import (
     parse_model,
     split_list,
 )
+from kraftjbod.core.dynamic_listener_config import (
+    DYNAMIC_LISTENER_KEYS,
+    is_dynamic_listener_key,
+    require_dynamic_listeners,
+    require_listener_prefix,
+)
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.group_config import GroupConfig
 from kraftjbod.core.listener_config import (
     ANY_HOST,
+    LISTENER_PREFIX,
+    listener_of,
+    listener_values,
     upper_names,
 )
 from kraftjbod.core.node_config import (
     ALL_LOG_DIRS,
+    ConnectionLimitKeys,
     DynamicNodeConfig,
     Endpoint,
     NodeConfig,
@@ -178,7 +188,7 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
         return endpoint._replace(host=host)
 
 
-class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
+class DynamicBrokerConfig(DynamicNodeConfig, ConnectionLimitKeys, TopicDefaults):
     """Keys that a broker applies at run time, from ConfigRecords of its node or all brokers."""
 
     replica_alter_log_dirs_io_max_bytes_per_second: Long = Field(default=MAX_LONG, ge=1)
@@ -226,16 +236,28 @@ def require_dynamic(
     :raises ConfigError: naming ``source`` and each key that is not dynamic or has a wrong value.
     """
     known = frozenset[str]().union(*(model.keys() for model in models))
+    if DynamicBrokerConfig in models:
+        of_listeners = {key: values[key] for key in values if is_dynamic_listener_key(key)}
+        require_listener_prefix(values, source=source)
+        require_dynamic_listeners(of_listeners, source=source)
+        known |= of_listeners.keys()
     require_plain(values, known=known, source=source)
     fixed = sorted(values.keys() - known)
     if fixed:
         raise ConfigError(
             f"{source}: {', '.join(fixed)} cannot change while a {node} runs; "
-            f"{', '.join(sorted(known))} can"
+            f"{', '.join(sorted(_changeable(models)))} can"
         )
     for model in models:
         keys = model.keys()
         parse_model(model, {key: values[key] for key in values if key in keys}, source)
+
+
+def _changeable(models: Collection[type[KeyedModel]]) -> frozenset[str]:
+    keys = frozenset[str]().union(*(model.keys() for model in models))
+    if DynamicBrokerConfig not in models:
+        return keys
+    return keys.union(f"{LISTENER_PREFIX}NAME.{key}" for key in DYNAMIC_LISTENER_KEYS)
 
 
 DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
@@ -597,6 +619,25 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
             endpoint._replace(host="127.0.0.1") if endpoint.host == ANY_HOST else endpoint
             for endpoint in self.listeners
         )
+
+    def with_dynamic(self, dynamic: DynamicBrokerConfig, of_listeners: Mapping[str, str]) -> Self:
+        """Return this configuration with the dynamic values of the broker and of its listeners.
+
+        :param of_listeners: values by full key, with secrets instead of references. Values of
+            listeners that this node does not have are left out.
+        """
+        fields = DynamicBrokerConfig.model_fields
+        changed = self.model_copy(update={name: getattr(dynamic, name) for name in fields})
+        names = self.known_listeners
+        known = {key: of_listeners[key] for key in of_listeners if listener_of(key) in names}
+        own = listener_values(
+            known, DYNAMIC_LISTENER_KEYS, listeners=names, source="dynamic configuration"
+        )
+        changed._listener_values = {
+            name: {**self._listener_values.get(name, {}), **own.get(name, {})}
+            for name in {*self._listener_values, *own}
+        }
+        return changed
 
     def topic_defaults(self, dynamic: DynamicBrokerConfig | None = None) -> TopicConfig:
         """Return the configuration of a topic without overrides.

@@ -140,6 +140,11 @@ def config_text(value: object) -> str:
     return str(value)
 
 
+def secret_text(value: object) -> str:
+    """Return the text of a value, also of a secret one. It must not reach a message."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else config_text(value)
+
+
 def _part_text(part: object) -> str:
     match part:
         case (str(name), str(host), int(port)):

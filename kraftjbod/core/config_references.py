@@ -70,6 +70,9 @@ class Provider:
 
     @property
     def is_restricted(self) -> bool:
+        """Whether the provider reads only what the node's file or systemd's unit names."""
+        if self.kind is ProviderKind.CREDENTIAL:
+            return True
         return self.allowed_paths is not None or self.allowed_names is not None
 
 
@@ -215,12 +218,13 @@ def resolve_references(
                 for one in references
             }
             texts |= {by_reference[one.text]: one for one in references}
-            value = _replaced(value, by_reference)
+            value = replaced_references(value, by_reference)
         resolved[key] = value
     return ResolvedValues(values=resolved, references=found, texts=texts)
 
 
-def _replaced(value: str, by_reference: Mapping[str, str]) -> str:
+def replaced_references(value: str, by_reference: Mapping[str, str]) -> str:
+    """Return ``value`` with each reference replaced by its text."""
     return _REFERENCE.sub(lambda found: by_reference[found[0]], value)
 
 

@@ -117,6 +117,14 @@ def key_without_listener(key: str) -> str:
     return key.removeprefix(LISTENER_PREFIX).partition(".")[2]
 
 
+def listener_of(key: str) -> str | None:
+    """Return the upper-case name of the listener in ``listener.name.<name>.…``; None for another
+    key."""
+    if not key.startswith(LISTENER_PREFIX):
+        return None
+    return key.removeprefix(LISTENER_PREFIX).partition(".")[0].upper()
+
+
 def listener_values(
     values: Mapping[str, str], keys: Collection[str], *, listeners: Collection[str], source: str
 ) -> dict[str, dict[str, str]]:

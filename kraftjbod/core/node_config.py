@@ -232,7 +232,32 @@ DYNAMIC_NODE_KEYS: Final = DynamicNodeConfig.keys()
 _node_principals: Final = lru_cache(maxsize=8)(NodePrincipals.parse)
 
 
-class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig, SaslConfig):
+class ConnectionLimitKeys(KeyedModel):
+    """Limits of connections, which brokers apply at run time."""
+
+    max_connections: int = Field(default=10_000, ge=1)
+    """Connections of each listener that are open at once."""
+    max_connections_per_ip: int = Field(default=MAX_INT, ge=0)
+    """Connections from one address that are open at once."""
+    max_connections_per_ip_overrides: SplitText = ()
+    """``address:count``, for addresses with another limit."""
+
+    @field_validator("max_connections_per_ip_overrides", mode="before")
+    @classmethod
+    def _overrides(cls, value: object) -> object:
+        parts = split_list(value)
+        if isinstance(parts, tuple):
+            for part in parts:
+                _limit_of_host(part)
+        return parts
+
+    @property
+    def connection_limits_by_ip(self) -> Mapping[str, int]:
+        """``max.connections.per.ip.overrides`` as a mapping from numeric address to limit."""
+        return dict(map(_limit_of_host, self.max_connections_per_ip_overrides))
+
+
+class NodeConfig(DynamicNodeConfig, ConnectionLimitKeys, StorageSettings, SslConfig, SaslConfig):
     """Configuration that brokers and controllers have in common."""
 
     cluster_id: str | None = None
@@ -324,12 +349,6 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig, SaslConfig):
     """Largest request between brokers and controllers."""
     rpc_max_in_flight: int = Field(default=1000, ge=1)
     """Requests of one broker that a controller processes at once."""
-    max_connections: int = Field(default=10_000, ge=1)
-    """Connections of each listener that are open at once."""
-    max_connections_per_ip: int = Field(default=MAX_INT, ge=0)
-    """Connections from one address that are open at once."""
-    max_connections_per_ip_overrides: SplitText = ()
-    """``address:count``, for addresses with another limit."""
     max_connections_reserved_for_brokers: int = Field(default=1000, ge=0)
     """Number of the ``max.connections`` that only brokers may use; at most half of them."""
     socket_listen_backlog_size: int = Field(default=512, ge=1)
@@ -458,9 +477,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig, SaslConfig):
         require_plain(values, known=cls.served_keys(values), source=source)
         require_servable(values, source=source)
         config = super().from_properties(values, source=source, base_dir=base_dir)
-        names = {endpoint.name for endpoint in config.listeners}.union(
-            config.controller_listener_names
-        )
+        names = config.known_listeners
         config._listener_values = listener_values(
             values, cls._listener_keys(), listeners=names, source=source
         )
@@ -509,6 +526,12 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig, SaslConfig):
     def protocol_of(self, name: str) -> str:
         """Return the security protocol of the listener with the upper-case name ``name``."""
         return protocol_of(name, self.listener_security_protocol_map)
+
+    @property
+    def known_listeners(self) -> frozenset[str]:
+        """Names of the listeners that keys can be about: this node's, and those of controllers."""
+        served = {endpoint.name for endpoint in self.listeners}
+        return frozenset(served.union(self.controller_listener_names))
 
     @property
     def controller_listener(self) -> str:
@@ -623,20 +646,6 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig, SaslConfig):
     @classmethod
     def _upper(cls, value: object) -> object:
         return value.strip().upper() if isinstance(value, str) else value
-
-    @field_validator("max_connections_per_ip_overrides", mode="before")
-    @classmethod
-    def _overrides(cls, value: object) -> object:
-        parts = split_list(value)
-        if isinstance(parts, tuple):
-            for part in parts:
-                _limit_of_host(part)
-        return parts
-
-    @property
-    def connection_limits_by_ip(self) -> Mapping[str, int]:
-        """``max.connections.per.ip.overrides`` as a mapping from numeric address to limit."""
-        return dict(map(_limit_of_host, self.max_connections_per_ip_overrides))
 
     @model_validator(mode="after")
     def _has_quorum(self) -> Self:

@@ -11,9 +11,17 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from kraftjbod.core.config_references import Provider, ProviderKind, Reference
+from kraftjbod.core.config_references import (
+    Provider,
+    ProviderKind,
+    Reference,
+    read_with,
+    references_in,
+    replaced_references,
+)
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.properties import parse_properties
 
@@ -127,3 +135,46 @@ class ReferenceReader:
         except UnicodeDecodeError:
             # The error quotes bytes of the file.
             raise ConfigError(f"the file {path} is not UTF-8") from None
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicReferences:
+    """Replaces the references in values that change while a broker runs.
+
+    Administrators of the cluster set these values, and need no account on the broker's host. So a
+    provider has to be restricted in the broker's file; the credentials of a unit are restricted.
+    """
+
+    providers: Mapping[str, Provider]
+    variables: Mapping[str, str]
+    """The environment variables of the process."""
+    base_dir: str
+    """Directory of relative paths."""
+
+    def resolve(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Return ``values`` with their references replaced. Reads files.
+
+        :raises ConfigError: naming the key and the reference that cannot be replaced.
+        """
+        reader = ReferenceReader(self.variables, self.base_dir)
+        resolved = {}
+        for key, value in values.items():
+            texts = {}
+            for reference in references_in(value):
+                provider = self.providers.get(reference.provider)
+                if provider is not None and not provider.is_restricted:
+                    raise ConfigError(
+                        f"{key}: {reference}: the provider may read everything: restrict it by "
+                        f"config.providers={reference.provider} and "
+                        f"config.providers.{reference.provider}.param.allowed.paths, or "
+                        "allowlist.pattern, in the broker's file"
+                    )
+                texts[reference.text] = read_with(
+                    self.providers, reader.read_reference, reference, source=key
+                )
+            resolved[key] = replaced_references(value, texts)
+        return resolved
+
+
+#: References that no provider can replace.
+NO_REFERENCES: Final = DynamicReferences({}, {}, "/")

@@ -42,6 +42,7 @@ from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.security_keys import SASL_PROTOCOLS
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_limits import broker_limits
+from kraftjbod.daemon.dynamic_listeners import DynamicListeners
 from kraftjbod.daemon.listener_limits import (
     broker_listener_limits,
     memory_before_login,
@@ -96,6 +97,13 @@ class BrokerServer:
         #: The listeners by name.
         self._listeners: dict[str, Listener] = {}
         self._tls = NodeTls(config, environment)
+        self._dynamic_listeners = DynamicListeners(
+            config,
+            tls=self._tls,
+            listeners=self._listeners,
+            references=environment.references,
+            max_open_files=environment.max_open_files,
+        )
         self._is_open = False
         self._parts = PartList(
             (
@@ -167,7 +175,9 @@ class BrokerServer:
                 controllers=self._tls.dialer_of(self._config.controller_listener),
                 login=self._broker_login(),
             ),
+            check_listeners=self._dynamic_listeners.check,
         )
+        wiring.cluster.dynamic_configs.subscribe_listeners(self._dynamic_listeners.take)
         self._parts.add(*self._hosting(wiring), *self._serving(wiring, self._disks))
 
     def _broker_login(self) -> SaslLogin | None:
@@ -290,6 +300,7 @@ class BrokerServer:
         await wiring.cluster.lifecycle.unfenced()
 
     async def _start_listeners(self, wiring: BrokerWiring) -> None:
+        await self._tls.renew()  # Dynamic key stores apply before the first client connects.
         for listener in self._listeners.values():
             await listener.start()
         self._is_open = True

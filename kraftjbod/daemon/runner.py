@@ -55,7 +55,12 @@ import uvloop
 from kraftjbod.core import telemetry
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import ConfigType, KeyedModel, config_types
-from kraftjbod.core.config_references import ResolvedValues, is_one_reference, resolve_references
+from kraftjbod.core.config_references import (
+    ResolvedValues,
+    declared_providers,
+    is_one_reference,
+    resolve_references,
+)
 from kraftjbod.core.errors import (
     ClusterRefusedError,
     ClusterUnreachableError,
@@ -73,7 +78,7 @@ from kraftjbod.core.kafka_keys import ignored_keys
 from kraftjbod.core.listener_config import key_without_listener
 from kraftjbod.core.peer_warnings import PeerWarnings
 from kraftjbod.core.properties import parse_properties
-from kraftjbod.core.reference_reader import ReferenceReader
+from kraftjbod.core.reference_reader import DynamicReferences, ReferenceReader
 from kraftjbod.core.telemetry import Logger, Metrics, get_logger
 from kraftjbod.core.version import package_version
 from kraftjbod.daemon.process.environment import Environment
@@ -185,7 +190,9 @@ def run_daemon(
             _report_ignored_keys(log, config_type, resolved.values, source)
             _report_open_files(log, reader, config_type, properties, source)
             _allow_many_open_files()
-            environment = Environment()
+            providers = declared_providers(properties, source=source)
+            references = DynamicReferences(providers, os.environ, os.getcwd())
+            environment = Environment(references=references)
             daemon = build(config, environment)
         except StartupError as e:
             service.notify_status(str(e))

@@ -62,6 +62,10 @@ class ConnectionQuotas:
         #: Number of client connections by address.
         self._hosts: Counter[str] = Counter()
 
+    def set_limits(self, limits: QuotaLimits) -> None:
+        """Apply other limits to connections that arrive from now on; open ones stay open."""
+        self._limits = limits
+
     def __len__(self) -> int:
         return len(self._places)
 

@@ -24,6 +24,7 @@ from kraftjbod.core.config_model import (
     config_meanings,
     config_types,
 )
+from kraftjbod.core.dynamic_listener_config import DYNAMIC_STORE_KEYS
 from kraftjbod.core.group_config import GroupOverrides
 from kraftjbod.core.kafka_keys import ALIASES, REFUSED, WITHOUT_EFFECT
 from kraftjbod.core.node_config import DYNAMIC_NODE_KEYS, NodeConfig
@@ -107,6 +108,10 @@ def keys_of(model: type[KeyedModel], without: Iterable[type[KeyedModel]] = ()) -
             meaning = f"*Dynamic.* {meaning}"
         if model is NodeConfig and key in DYNAMIC_NODE_KEYS:
             meaning = f"*Dynamic.* {meaning}"
+        elif model is NodeConfig and key in DYNAMIC_BROKER_KEYS:
+            meaning = f"*Dynamic on brokers.* {meaning}"
+        elif model is NodeConfig and key in DYNAMIC_STORE_KEYS:
+            meaning = f"*Dynamic on brokers, with the prefix of a listener.* {meaning}"
         if model is ControllerConfig and key in DYNAMIC_CONTROLLER_KEYS:
             meaning = f"*Dynamic.* {meaning}"
         number = config_types(model)[key]

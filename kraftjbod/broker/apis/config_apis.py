@@ -9,9 +9,10 @@ Otherwise the controller accepts harmless values unchecked.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kraftjbod.broker.apis.admin.forwarding import forward
@@ -30,9 +31,20 @@ from kraftjbod.core.config_model import (
     config_text,
     config_types,
 )
-from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
+from kraftjbod.core.dynamic_listener_config import (
+    is_dynamic_listener_key,
+    is_dynamic_store_key,
+    require_dynamic_listeners,
+)
+from kraftjbod.core.errors import (
+    ConfigError,
+    ErrorCode,
+    OperatingError,
+    UnknownTopicOrPartitionError,
+)
 from kraftjbod.core.group_config import GROUP_KEYS, GroupOverrides
 from kraftjbod.core.ids import BrokerId, is_broker_id
+from kraftjbod.core.listener_config import ListenerConfig, key_without_listener
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_ANSWER_BYTES, MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.topic_config import (
@@ -77,11 +89,15 @@ _NAMED_TWICE: Final = OperatingError(
     code=ErrorCode.INVALID_REQUEST,
 )
 _OPERATIONS: Final = range(4)
+_SET: Final = 0
 #: Default of each broker key; None if it is required.
 _DEFAULTS: Final[Mapping[str, Any]] = {
     str(field.alias): None if field.is_required() else field.default
     for field in BrokerConfig.model_fields.values()
 }
+
+#: Requires that a broker can use dynamic values of its listeners, by full key.
+CheckListeners = Callable[[Mapping[str, str]], Awaitable[None]]
 
 _Synonym = tuple[str, str, ConfigSource]
 """Key, value and source."""
@@ -107,11 +123,15 @@ class ConfigApis:
         dynamic_configs: DynamicConfigs,
         channel: ControllerChannel,
         own_dirs: Callable[[], Collection[str]],
+        check_listeners: CheckListeners,
     ) -> None:
         """Create the handlers.
 
         :param own_dirs: returns the paths of this broker's directories at the time of the call.
+        :param check_listeners: raises ConfigError if this broker cannot use these dynamic values of
+            its listeners.
         """
+        self._check_listeners = check_listeners
         self._broker_id = config.node_id
         self._config = config
         self._cache = cache
@@ -149,9 +169,10 @@ class ConfigApis:
         self, request: IncrementalAlterConfigsRequest, _context: RequestContext
     ) -> IncrementalAlterConfigsResponse:
         refused: list[ResourceOutcome] = []
+        resources = await self._with_usable_stores(request.resources, refused)
         altered = await forward(
             self._channel,
-            self._to_alter(request.resources, refused),
+            self._to_alter(resources, refused),
             ask=lambda part: rpc_config_messages.IncrementalAlterConfigsRequestRpc(
                 resources=part,
                 validate_only=request.validate_only,
@@ -194,6 +215,49 @@ class ConfigApis:
             return refuse_alter_configs(request, e)
         changes = as_changes(request, present)
         return to_alter_configs_response(await self.incremental_alter_configs(changes, context))
+
+    async def _with_usable_stores(
+        self, resources: Sequence[Altered], refused: list[ResourceOutcome]
+    ) -> Sequence[Altered]:
+        """Return the resources without this broker if it cannot use the changed key stores of its
+        listeners. The outcome is added to ``refused`` then."""
+        key = ResourceType.BROKER, str(self._broker_id)
+        own = [r for r in resources if (r.resource_type, r.resource_name) == key]
+        # A resource that is named twice is refused later.
+        if len(own) != 1 or not any(is_dynamic_store_key(c.name) for c in own[0].configs):
+            return resources
+        try:
+            await self._require_usable_stores(own[0])
+        except OperatingError as e:
+            refused.append(_refused(*key, e))
+            return [resource for resource in resources if resource is not own[0]]
+        return resources
+
+    async def _require_usable_stores(self, resource: Altered) -> None:
+        """Require that this broker can use the key stores of its listeners after a change.
+
+        :raises OperatingError: INVALID_CONFIG: it cannot. REQUEST_TIMED_OUT: reading them takes too
+            long.
+        """
+        source = f"broker {self._broker_id}"
+        present = self._cache.state.configs.get((ResourceType.BROKER, resource.resource_name), {})
+        after = {key: text for key, text in present.items() if is_dynamic_listener_key(key)}
+        for change in resource.configs:
+            if is_dynamic_listener_key(change.name):
+                after.pop(change.name, None)
+                if change.config_operation == _SET and change.value is not None:
+                    after[change.name] = change.value
+        try:
+            require_dynamic_listeners(after, source=source)
+            async with asyncio.timeout(self._forward_timeout_ms / 1000):
+                await self._check_listeners(after)
+        except ConfigError as e:
+            raise OperatingError(str(e), code=ErrorCode.INVALID_CONFIG) from e
+        except TimeoutError:
+            raise OperatingError(
+                "the key stores are not read yet: their disk may hang",
+                code=ErrorCode.REQUEST_TIMED_OUT,
+            ) from None
 
     def _to_alter(
         self,
@@ -384,6 +448,9 @@ class ConfigApis:
                 # Controllers use the values with the same names.
                 synonyms[:0] = self._dynamic_synonyms(key)
             yield _Entry(key, dynamic.get(key, value), synonyms, is_fixed, BrokerConfig)
+        for key in self._dynamic_configs.listener_keys():
+            synonyms = [*self._dynamic_synonyms(key)]
+            yield _Entry(key, synonyms[0][1], synonyms, False, ListenerConfig)
 
     def _dynamic_synonyms(self, key: str) -> Iterable[_Synonym]:
         for value in self._dynamic_configs.values_of(key):
@@ -526,7 +593,8 @@ def _source_of(entry: _Entry) -> ConfigSource:
 def _entry(entry: _Entry, asked: DescribeConfigsRequest) -> Entry:
     """Return an entry of the response, with synonyms and documentation if they are requested."""
     meanings = config_meanings(entry.model) if asked.include_documentation else {}
-    config_type = config_types(entry.model).get(entry.key, ConfigType.STRING)
+    key = key_without_listener(entry.key)
+    config_type = config_types(entry.model).get(key, ConfigType.STRING)
     is_sensitive = config_type is ConfigType.PASSWORD
     return Entry(
         name=entry.key,
@@ -541,5 +609,5 @@ def _entry(entry: _Entry, asked: DescribeConfigsRequest) -> Entry:
             for name, text, source in (entry.synonyms if asked.include_synonyms else ())
         ],
         config_type=config_type,
-        documentation=meanings.get(entry.key),
+        documentation=meanings.get(key),
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.wall_guard import PossibleNow, WallGuard
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
+from kraftjbod.core.reference_reader import NO_REFERENCES, DynamicReferences
 from kraftjbod.core.telemetry import Metrics, set_level
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.vfs import RealVfs, Vfs
@@ -64,3 +65,5 @@ class Environment:
     features: dict[str, tuple[int, int]] = field(default_factory=lambda: SUPPORTED_FEATURES)
     """Lowest and highest level of each feature that the node registers. A simulation of mixed
     versions passes those of an older version."""
+    references: DynamicReferences = NO_REFERENCES
+    """Replaces references in values that change while the daemon runs."""

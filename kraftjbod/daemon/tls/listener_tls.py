@@ -6,17 +6,22 @@
 * Contents that cannot be used are reported once, and the last usable ones stay in use.
 * Each new handshake uses the newest contents. Open connections keep their session.
 * A node that connects to the same listener of other nodes uses the same keys for both sides.
+* The keys of the stores may change while the daemon runs (KIP-226). Each check reads the values
+  again, because references in them may stand for another password.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import math
 import ssl
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from kraftjbod.core.config_model import secret_text
+from kraftjbod.core.dynamic_listener_config import DYNAMIC_STORE_KEYS
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.listener_config import ListenerConfig
 from kraftjbod.core.loop.timing import Clock
@@ -29,6 +34,8 @@ from kraftjbod.net.tls_transport import TlsSettings
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 
 T = TypeVar("T")
+#: Returns the configuration of a listener. Reads files, so it runs in a thread.
+ReadConfig = Callable[[], ListenerConfig]
 
 _log = get_logger()
 _DAY_MS: Final = 86_400_000
@@ -54,6 +61,9 @@ class ListenerTls:
         """
         self._config = config
         self._name = name
+        self._read_config: ReadConfig = lambda: config
+        self._is_replaced = asyncio.Event()
+        self._renewing = asyncio.Lock()
         self._loaded = loaded
         self._contents = contents
         self._executor = executor
@@ -96,21 +106,48 @@ class ListenerTls:
         expires soon; until cancelled."""
         while True:
             self._warn_of_expiry()
-            await asyncio.sleep(self._config.ssl_store_check_interval_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.ssl_store_check_interval_ms / 1000):
+                    await self._is_replaced.wait()
             await self.renew()
 
+    def use_config(self, read_config: ReadConfig) -> None:
+        """Use the stores of another configuration, soon.
+
+        :param read_config: returns the configuration; runs in the thread. Its ConfigError is logged
+            once, and the previous keys and certificates stay in use.
+        """
+        self._read_config = read_config
+        self._is_replaced.set()
+
+    async def check_config(self, read_config: ReadConfig) -> None:
+        """Require that the stores of another configuration can be used.
+
+        :raises ConfigError: they cannot be used.
+        """
+        await _in_thread(self._executor, lambda: self._load(read_config()))
+
     async def renew(self) -> bool:
-        """Load the files if their contents changed; return whether new contents came into use.
+        """Load the files if their contents or the configuration changed; return whether new
+        contents came into use.
 
         Contents that cannot be used are logged, and the previous ones stay in use.
         """
-        contents = await _in_thread(self._executor, lambda: _digest(self._config))
+        async with self._renewing:
+            return await self._renew()
+
+    async def _renew(self) -> bool:
+        self._is_replaced.clear()
+        read_config = self._read_config
+        config, contents = await _in_thread(self._executor, lambda: _read(read_config))
         if contents == self._contents:
             return False
         # Set before the files are loaded: a change during the load is found by the next check.
         self._contents = contents
         try:
-            loaded = await _in_thread(self._executor, self._load)
+            if isinstance(config, ConfigError):
+                raise config
+            loaded = await _in_thread(self._executor, lambda: self._load(config))
         except ConfigError as e:
             _log.warning("tls_renewal_failed", listener=self._name, reason=str(e))
             return False
@@ -119,9 +156,9 @@ class ListenerTls:
         self._warn_of_expiry()
         return True
 
-    def _load(self) -> TlsContexts:
+    def _load(self, config: ListenerConfig) -> TlsContexts:
         serves, dials = self._loaded.server is not None, self._loaded.client is not None
-        return load_contexts(self._config, serves=serves, dials=dials)
+        return load_contexts(config, serves=serves, dials=dials)
 
     def _server_context(self) -> ssl.SSLContext:
         assert self._loaded.server is not None, "the node does not serve this listener"
@@ -179,9 +216,23 @@ def _described(loaded: TlsContexts) -> dict[str, str]:
     return {"subject": loaded.subject, "expires": expires}
 
 
+def _read(read_config: ReadConfig) -> tuple[ListenerConfig | ConfigError, bytes]:
+    """Return the configuration with :func:`_digest` of it, or why it cannot be read, with a digest
+    of that."""
+    try:
+        config = read_config()
+    except ConfigError as e:
+        return e, hashlib.sha256(str(e).encode()).digest()
+    return config, _digest(config)
+
+
 def _digest(config: ListenerConfig) -> bytes:
-    """Return a digest of the contents of keystore and truststore, or of why they are unreadable."""
+    """Return a digest of the values and contents of keystore and truststore, or of why they are
+    unreadable."""
     digest = hashlib.sha256()
+    values = config.by_key()
+    for key in sorted(DYNAMIC_STORE_KEYS):
+        digest.update(hashlib.sha256(secret_text(values[key]).encode()).digest())
     for path in (config.ssl_keystore_location, config.ssl_truststore_location):
         if path is None:
             continue

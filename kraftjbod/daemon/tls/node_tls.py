@@ -80,6 +80,18 @@ class NodeTls:
             return dialer
         return dialer.with_credential(PlainCredential(login.user, login.password))
 
+    def listener(self, name: str) -> ListenerTls | None:
+        """Return the TLS of the listener ``name``, None for a plaintext one.
+
+        Call it after :meth:`open_listeners`.
+        """
+        return self._listeners.get(name)
+
+    async def renew(self) -> None:
+        """Load changed files and configurations of all listeners now."""
+        for listener in self._listeners.values():
+            await listener.renew()
+
     async def run_renewals(self) -> None:
         """Renew the certificates of the listeners that are open now, until cancelled.
 

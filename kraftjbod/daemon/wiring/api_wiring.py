@@ -10,7 +10,7 @@ from kraftjbod.broker.apis.admin.config_resource_apis import ConfigResourceApis
 from kraftjbod.broker.apis.admin.election_apis import ElectionApis
 from kraftjbod.broker.apis.admin.quota_apis import QuotaApis
 from kraftjbod.broker.apis.admin.scram_apis import ScramApis
-from kraftjbod.broker.apis.config_apis import ConfigApis
+from kraftjbod.broker.apis.config_apis import CheckListeners, ConfigApis
 from kraftjbod.broker.apis.feature_apis import FeatureApis
 from kraftjbod.broker.apis.follower_fetches import FollowerFetches
 from kraftjbod.broker.apis.kafka_apis import KafkaApis
@@ -77,6 +77,7 @@ class ApiWiring:
         transactions: TransactionWiring,
         answers: Ledger,
         peers: ClusterPeers,
+        check_listeners: CheckListeners,
     ) -> None:
         self._config = config
         self._environment = environment
@@ -89,6 +90,7 @@ class ApiWiring:
         self._transactions = transactions
         self._answers = answers
         self._peers = peers
+        self._check_listeners = check_listeners
         self.audit = self._build_audit()
         self.kafka = self._build_apis()
         self.telemetry = self._build_telemetry()
@@ -172,6 +174,7 @@ class ApiWiring:
             dynamic_configs=self._cluster.dynamic_configs,
             channel=self._cluster.channel,
             own_dirs=lambda: [log_dir.path for log_dir in logs.dirs()],
+            check_listeners=self._check_listeners,
         )
 
     def _build_elections(self) -> ElectionApis:

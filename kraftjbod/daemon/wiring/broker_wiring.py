@@ -6,12 +6,14 @@ before it, and does not know later ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kraftjbod.broker.apis.config_apis import CheckListeners
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.wiring.api_wiring import ApiWiring
@@ -26,6 +28,14 @@ from kraftjbod.net.cluster_peers import EVERY_HOST_ALLOWED, ClusterPeers
 from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
 
 PLAIN_DIALERS: Final = NodeDialers()
+
+
+async def refuse_stores(_of_listeners: Mapping[str, str]) -> None:
+    """Refuse dynamic key stores: the broker is built without listeners.
+
+    :raises ConfigError: always.
+    """
+    raise ConfigError("this broker has no listeners")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +61,15 @@ def build_wiring(
     answers: Ledger | None = None,
     peers: ClusterPeers = EVERY_HOST_ALLOWED,
     dialers: NodeDialers = PLAIN_DIALERS,
+    check_listeners: CheckListeners = refuse_stores,
 ) -> BrokerWiring:
     """Build the parts of one broker.
 
     :param advertised: the addresses for clients.
     :param tasks: runs the background tasks later.
     :param answers: limits the bytes of the responses that all listeners hold together.
+    :param check_listeners: raises ConfigError if the broker cannot use dynamic key stores of its
+        listeners.
     :param peers: tells which hosts are members of the cluster.
     :param dialers: open the connections to other nodes.
     """
@@ -80,6 +93,7 @@ def build_wiring(
         transactions,
         answers,
         peers,
+        check_listeners,
     )
     return BrokerWiring(
         cluster=cluster,

@@ -8,8 +8,8 @@ from kraftjbod.controller.configuration_control import ConfigurationControlManag
 from kraftjbod.controller.quorum.controller_settings import SettingsInForce
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import TopicId
-from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
+from kraftjbod.core.ids import BrokerId, TopicId
+from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION, MetadataVersion
 from kraftjbod.metadata.records import ConfigRecord, FeatureLevelRecord, ResourceType, TopicRecord
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_config_messages as m
@@ -174,3 +174,54 @@ def test_cordon_of_a_removed_broker_with_stored_values_is_refused() -> None:
         resource = m.AlteredResource(resource_type=4, name="2", changes=(change,))
         ((code, message),) = _alter(_manager(state), resource)
         assert (code, "subset" in (message or "")) == (ErrorCode.INVALID_CONFIG, True)
+
+
+def test_key_store_of_listener_is_set_only_by_the_broker_that_checked_it() -> None:
+    state = MetadataState()
+    level = FeatureLevelRecord(
+        name="metadata.version", feature_level=MetadataVersion.IV_4_4_IV2_J1.value
+    )
+    store = "listener.name.outer.ssl.keystore.location"
+    stored = ConfigRecord(
+        resource_type=ResourceType.BROKER, resource_name="2", name=store, value="/old"
+    )
+    state.replay([level, stored], offset=0, epoch=0, delta=MetadataDelta())
+
+    def outcome(name: str, validated_by: int | None, **values: str | None) -> str:
+        changes = tuple(
+            m.ConfigChange(
+                name=f"listener.name.outer.{key.replace('_', '.')}",
+                operation=1 if value is None else 0,
+                value=value,
+            )
+            for key, value in values.items()
+        )
+        request = m.IncrementalAlterConfigsRequestRpc(
+            resources=(m.AlteredResource(resource_type=4, name=name, changes=changes),),
+            validated_by=None if validated_by is None else BrokerId(validated_by),
+        )
+        (item,) = _manager(state).incremental_alter(request).response.resources
+        return item.error_message or ""
+
+    assert outcome("2", 2, ssl_keystore_location="/new") == ""
+    for other in (None, 1):
+        refused = outcome("2", other, ssl_keystore_location="/new")
+        assert "can be set only while broker 2 runs" in refused
+        assert outcome("2", other, ssl_keystore_location=None) == ""
+        assert outcome("2", other, max_connections="5") == ""
+    assert "per-broker configs must be used" in outcome("", 2, ssl_keystore_location="/new")
+    assert "this secret in plain text" in outcome("2", 2, ssl_keystore_password="canary")
+    assert outcome("", None, max_connections="5") == ""
+
+
+def test_values_of_listeners_need_the_level_that_knows_them() -> None:
+    change = m.ConfigChange(name="listener.name.outer.max.connections", operation=0, value="5")
+    resource = m.AlteredResource(resource_type=4, name="", changes=(change,))
+    state = MetadataState()
+    level = FeatureLevelRecord(
+        name="metadata.version", feature_level=MetadataVersion.IV_4_4_IV2.value
+    )
+    state.replay([level], offset=0, epoch=0, delta=MetadataDelta())
+    ((code, message),) = _alter(_manager(state), resource)
+    assert code == ErrorCode.INVALID_CONFIG
+    assert "requires metadata.version >= 4.4-IV2-J1" in (message or "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import (
@@ -11,9 +11,11 @@ from kraftjbod.core.config_model import (
     ConfigType,
     KeyedModel,
     config_meanings,
+    config_text,
     config_types,
     list_items,
     parse_model,
+    secret_text,
     split_list,
     stored_values,
     typed_value,
@@ -148,3 +150,9 @@ def test_config_types_of_numbers_hold_their_defaults(model: type[KeyedModel]) ->
         bounds = BOUNDS.get(config_types(model)[str(field.alias)])
         if bounds is not None and isinstance(field.default, int):
             assert bounds[0] <= field.default <= bounds[1], field.alias
+
+
+def test_secret_text_has_the_text_that_config_text_hides() -> None:
+    assert secret_text(SecretStr("canary")) == "canary"
+    assert "canary" not in config_text(SecretStr("canary"))
+    assert secret_text(True) == "true"

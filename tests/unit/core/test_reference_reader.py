@@ -10,7 +10,12 @@ import pytest
 
 from kraftjbod.core.config_references import Provider, ProviderKind, references_in
 from kraftjbod.core.errors import ConfigError
-from kraftjbod.core.reference_reader import MAX_FILE_BYTES, ReferenceReader
+from kraftjbod.core.reference_reader import (
+    MAX_FILE_BYTES,
+    NO_REFERENCES,
+    DynamicReferences,
+    ReferenceReader,
+)
 
 KINDS = {kind.value: Provider(kind=kind) for kind in ProviderKind}
 CANARY = "canary-text"
@@ -105,3 +110,21 @@ def test_allowlist_pattern_matches_whole_names(reader: ReferenceReader) -> None:
     other = Provider(kind=ProviderKind.ENVIRONMENT, allowed_names=re.compile("N"))
     with pytest.raises(ConfigError, match="does not allow this variable"):
         read(reader, "${env:NAME}", other)
+
+
+def test_dynamic_references_need_a_restricted_provider(
+    reader: ReferenceReader, tmp_path: Path
+) -> None:
+    """Administrators of the cluster set the values, and the host's files are not theirs."""
+    text = f"${{dir:{tmp_path}:password}}"
+    with pytest.raises(ConfigError, match=r"a: \${dir.*: the provider may read everything"):
+        DynamicReferences(KINDS, {}, "/").resolve({"a": text})
+    with pytest.raises(ConfigError, match=r"a: .*the provider 'dir', which does not exist"):
+        NO_REFERENCES.resolve({"a": text})
+    allowed = Provider(kind=ProviderKind.DIRECTORY, allowed_paths=(str(tmp_path),))
+    references = DynamicReferences({"dir": allowed}, {}, "/")
+    assert references.resolve({"a": text, "b": "x"}) == {"a": CANARY, "b": "x"}
+    (tmp_path / "password").write_text("other")
+    assert references.resolve({"a": text}) == {"a": "other"}
+    credentials = {"CREDENTIALS_DIRECTORY": str(tmp_path / "credentials")}
+    assert DynamicReferences(KINDS, credentials, "/").resolve({"a": "${cred:key}"}) == {"a": CANARY}

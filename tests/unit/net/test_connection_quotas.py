@@ -89,3 +89,16 @@ def test_connection_quotas_without_pending_places_refuse_at_the_limit() -> None:
     assert not quotas.admit(Connection(), 0)
     quotas.release(first)
     assert quotas.admit(Connection(), 0)
+
+
+def test_changed_limits_apply_to_later_connections() -> None:
+    quotas = ConnectionQuotas(QuotaLimits(max_connections=2))
+    first, second, third = Connection(), Connection(), Connection()
+    assert quotas.admit(first, 0.0)
+    assert quotas.admit(second, 0.0)
+    quotas.set_limits(QuotaLimits(max_connections=1))
+    assert (first.aborted, second.aborted) == (None, None)
+    quotas.release(first)
+    assert not quotas.admit(third, 1.0)
+    quotas.set_limits(QuotaLimits(max_connections=2))
+    assert quotas.admit(third, 2.0)

@@ -19,6 +19,7 @@ from kraftjbod.core.config_model import MAX_LONG, ConfigType, config_types
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, LeaderEpoch, PartitionEpoch, TopicId
 from kraftjbod.core.topic_config import CleanupPolicy
+from kraftjbod.daemon.wiring.broker_wiring import refuse_stores
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
 from kraftjbod.protocol.kafka_codec import (
@@ -92,6 +93,7 @@ def apis(cache: MetadataCache) -> ConfigApis:
             addresses=config.controller_addresses, clock=RealClock(), random_unit=lambda: 0.5
         ),
         own_dirs=tuple,
+        check_listeners=refuse_stores,
     )
 
 
@@ -151,6 +153,43 @@ async def test_describe_configs_password_is_sensitive_and_null(apis: ConfigApis)
     sensitive = {key for key, entry in entries.items() if entry.is_sensitive}
     assert sensitive == {key for key, kind in kinds.items() if kind is ConfigType.PASSWORD}
     assert "canary" not in repr(entries)
+
+
+async def test_describe_configs_listener_values_have_types_and_no_secret(
+    apis: ConfigApis, cache: MetadataCache
+) -> None:
+    prefix = "listener.name.outer."
+    password, limit = f"{prefix}ssl.keystore.password", f"{prefix}max.connections"
+    cache.state.configs[ResourceType.BROKER, "7"] = {password: "${cred:canary}", limit: "5"}
+    cache.state.configs[ResourceType.BROKER, ""] = {limit: "6"}
+    _, entries = await described(apis, ResourceType.BROKER, "7")
+    secret, count = entries[password], entries[limit]
+    assert (secret.value, secret.is_sensitive, secret.config_source) == (None, True, DYNAMIC_BROKER)
+    assert (count.value, count.config_type, count.read_only) == ("5", 3, False)
+    assert synonyms_of(count) == [
+        (limit, "5", DYNAMIC_BROKER),
+        (limit, "6", DYNAMIC_DEFAULT_BROKER),
+    ]
+    _, of_all = await described(apis, ResourceType.BROKER, "")
+    assert (of_all[limit].value, of_all[limit].config_type) == ("6", 3)
+
+
+async def test_alter_configs_key_store_is_checked_before_it_is_forwarded() -> None:
+    store, limit = "listener.name.plaintext.ssl.keystore.type", "listener.name.x.max.connections"
+    async with brokers(answer=agree) as (rig,):
+        for changes in ([change(store, "PEM")], [change(limit, "5"), change(store, "PEM")]):
+            (answer_,) = (
+                await rig.ask(ALTER(resources=[altered(BROKER, "1", *changes)]))
+            ).responses
+            assert answer_.error_code == ErrorCode.INVALID_CONFIG
+            assert answer_.error_message == "this broker has no listeners"
+        assert rig.controller.seen == []
+        twice = altered(BROKER, "1", change(store, "PEM"))
+        answers = (await rig.ask(ALTER(resources=[twice, twice]))).responses
+        assert {item.error_code for item in answers} == {ErrorCode.INVALID_REQUEST}
+        alteration = ALTER(resources=[altered(BROKER, "1", change(limit, "5"))])
+        (answer_,) = (await rig.ask(alteration)).responses
+        assert answer_.error_code == ErrorCode.NONE
 
 
 async def test_describe_configs_unset_topic_key_has_default_source(apis: ConfigApis) -> None:

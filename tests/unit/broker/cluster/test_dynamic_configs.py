@@ -87,3 +87,22 @@ def test_dynamic_config_change_is_logged(rig: Rig) -> None:
         rig.set("", leader_replication_throttled_rate="5")
     assert logged[-1]["event"] == "dynamic_config_changed"
     assert logged[-1]["values"] == {RATE: "5"}
+
+
+def test_listener_subscriber_receives_usable_values_by_key(rig: Rig) -> None:
+    received: list[dict[str, str]] = []
+    rig.dynamic.subscribe_listeners(lambda _, values: received.append(dict(values)))
+    limit, store = "listener.name.outer.max.connections", "listener.name.outer.ssl.keystore.type"
+    configs = rig.cache.state.configs
+    configs[ResourceType.BROKER, ""] = {limit: "5"}
+    configs[ResourceType.BROKER, "7"] = {limit: "many", store: "PEM"}
+    with capture_logs() as logs:
+        rig.dynamic.refresh()
+    assert received == [{}, {limit: "5", store: "PEM"}]
+    (unusable,) = [log for log in logs if log["event"] == "dynamic_config_unusable"]
+    assert unusable["key"] == limit
+    assert rig.dynamic.listener_keys() == [limit, store]
+    del configs[ResourceType.BROKER, "7"]
+    rig.dynamic.refresh()
+    assert received[-1] == {limit: "5"}
+    assert len(rig.received) == 1, "other subscribers are not concerned"

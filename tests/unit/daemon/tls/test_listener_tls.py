@@ -151,3 +151,31 @@ def test_principal_is_mapped_from_the_certificate() -> None:
     assert PrincipalMapper("DEFAULT")(None) == "User:ANONYMOUS"
     with pytest.raises(ValueError, match=r"no rule of ssl\.principal\.mapping\.rules matches"):
         PrincipalMapper("RULE:x/y/")(certificate)
+
+
+async def test_use_config_loads_the_stores_of_another_configuration(rig: Rig) -> None:
+    AUTHORITY.issue("broker-1").write_pem(rig.keystore)
+    other = rig.keystore.with_name("other.pem")
+    AUTHORITY.issue("broker-2").write_pem(other)
+    tls = await rig.open()
+    before = tls.settings.context()
+    values = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(other)}
+    config = parse_model(ListenerConfig, values, "test")
+    await tls.check_config(lambda: config)
+    assert not await tls.renew(), "a check changes nothing"
+    tls.use_config(lambda: config)
+    assert await tls.renew()
+    assert "CN=broker-2" in repr(tls)
+    assert tls.settings.context() is not before
+
+    def unreadable() -> ListenerConfig:
+        raise ConfigError("the reference has no file")
+
+    tls.use_config(unreadable)
+    with capture_logs() as logs:
+        assert not await tls.renew()
+        assert not await tls.renew()
+    assert [log["event"] for log in logs] == ["tls_renewal_failed"], "reported once"
+    assert "CN=broker-2" in repr(tls)
+    with pytest.raises(ConfigError, match="no file"):
+        await tls.check_config(unreadable)
