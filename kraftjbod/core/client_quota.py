@@ -116,7 +116,7 @@ def candidates(client: QuotaEntity) -> Iterator[tuple[QuotaEntity, QuotaEntity]]
 
 
 def _why_no_address(name: str) -> str | None:
-    """Return what is wrong with an address; None if it is as connections have it."""
+    """Return the error of an address; None if it is in the form that connections have."""
     try:
         canonical = str(ipaddress.ip_address(name))
     except ValueError:

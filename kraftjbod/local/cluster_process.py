@@ -70,7 +70,7 @@ _USUAL_REPLICAS = 3
 _USUAL_MIN_ISR = 2
 #: Key in cluster.json: ids of daemons that were not formatted yet.
 _UNFORMATTED = "unformatted"
-#: Key in cluster.json: the security of the clients' listener, if there is one.
+#: Key in cluster.json: the security of the clients' listener; absent without security.
 _SECURITY = "security"
 #: Keys that differ between brokers and are not copied to added brokers.
 _OWN_KEYS = frozenset(

@@ -59,7 +59,7 @@ class ClusterSecurity:
     def parse(cls, security: str, run_dir: Path) -> Self:
         """Return the security of the cluster in ``run_dir``, without writing files.
 
-        :raises ConfigError: ``security`` is none of :data:`Security`.
+        :raises ConfigError: ``security`` is not in :data:`Security`.
         """
         for known in get_args(Security):
             if security == known:
@@ -131,7 +131,7 @@ class ClusterSecurity:
     def write_files(self, privileges: Privileges) -> None:
         """Write certificates, keys and the settings of both users.
 
-        :param privileges: user of the brokers, who must read their private key.
+        :param privileges: user of the brokers; must be able to read their private key.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.protocol in TLS_PROTOCOLS:
