@@ -50,7 +50,13 @@ def test_hasty_transactors_commit_more_than_five_times_as_many_transactions() ->
         )
         counts = []
         for transactors in (usual, hasty):
-            around.play(transactors, lambda: asyncio.sleep(3))
+
+            async def strike() -> None:
+                around.cluster.broker(3).kill()
+                await asyncio.sleep(6)
+                around.cluster.broker(3).start()
+
+            around.play(transactors, strike)
             counts.append(transactors.ledger.outcomes[Outcome.COMMITTED])
         assert counts[1] > 5 * counts[0] > 0
         assert around.findings == []

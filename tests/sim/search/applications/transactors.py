@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 from tests.sim.search.applications.application import Surroundings
@@ -22,6 +24,8 @@ from tests.sim.search.applications.transaction_ledger import (
 
 _ABORTED: Final = 0.25
 _POLL_S: Final = 0.05
+#: Time limit after which the hasty transactions begin although no broker is absent.
+_ABSENCE_LIMIT_S: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +41,26 @@ class Pace:
     pause_s: tuple[float, float]
     hasty: int = 0
     """Number of first transactions without a pause: more than five hundred, with a costly call of
-    100 us each, would make a sound directory seem to hang."""
+    100 us each, would make a sound directory seem to hang. They begin while a broker is absent."""
+    hasty_ids: int = 0
+    """Number of further ids, for the first transactions only."""
 
 
 USUAL: Final = Pace(
     name="transactor", ids=1, topic="booked", partitions=2, most_records=4, pause_s=(0.05, 0.8)
 )
 HASTY: Final = Pace(
-    name="hasty", ids=5, topic="hasty", partitions=1, most_records=1, pause_s=(0.05, 0.8), hasty=500
+    name="hasty",
+    ids=5,
+    topic="hasty",
+    partitions=1,
+    most_records=1,
+    pause_s=(0.05, 0.8),
+    hasty=500,
+    hasty_ids=20,
 )
-"""Dozens of transactions a second in one partition. A follower that catches up, or a broker after
-a power cut, gets all of them at once, and does not know that they are replicated."""
+"""Hundreds of transactions a second in one partition, while a broker is absent. When this broker
+catches up, it gets all of them at once, and does not know that they are replicated."""
 
 
 class Transactors:
@@ -60,8 +73,10 @@ class Transactors:
         self._around = around
         self._pace = pace
         self._reigns = [
-            Reigns(f"{pace.name}-{number}", rng, around, self._rule) for number in range(pace.ids)
+            Reigns(f"{pace.name}-{number}", rng, around, self._rule)
+            for number in range(pace.ids + pace.hasty_ids)
         ]
+        self._may_begin = asyncio.Event()
         self._seen: dict[int, list[bytes]] = {one: [] for one in range(pace.partitions)}
         self._reader = CommittedReader(
             around.client(f"{pace.topic}-reader"), pace.topic, pace.partitions, saw=self._saw
@@ -70,6 +85,10 @@ class Transactors:
         self._begun = 0
 
     def start(self) -> None:
+        if self._pace.hasty:
+            self._around.begin(self._await_absence(), f"{self._pace.topic}-watch")
+        else:
+            self._may_begin.set()
         for reigns in self._reigns:
             reigns.start()
         self._around.begin(self._reader.run(), f"{self._pace.topic}-reader")
@@ -79,6 +98,7 @@ class Transactors:
         return [f"no transaction is committed since {since_ms / 1000:.3f} s"] if is_silent else []
 
     async def stop(self) -> None:
+        self._may_begin.set()
         await asyncio.gather(*(reigns.stop() for reigns in self._reigns))
 
     def unsettled(self) -> list[str]:
@@ -115,11 +135,28 @@ class Transactors:
         if wrong := self.ledger.saw(self._pace.topic, partition, value):
             self._around.found(wrong)
 
+    async def _await_absence(self) -> None:
+        """Let the hasty transactions begin once the metadata has fewer brokers than before."""
+        client, most = self._around.client(f"{self._pace.topic}-watch"), 0
+        try:
+            async with asyncio.timeout(_ABSENCE_LIMIT_S):
+                while (brokers := len(client.metadata.brokers)) >= most:
+                    most = brokers
+                    await asyncio.sleep(_POLL_S)
+                    with suppress(OperatingError):
+                        await client.refresh_metadata([])
+        except TimeoutError:
+            pass
+        self._may_begin.set()
+
     async def _rule(self, reigns: Reigns, reign: Reign) -> None:
+        await self._may_begin.wait()
         while not reigns.is_stopping:
             await self._transact(reigns, reign)
             self._begun += 1
             if self._begun > self._pace.hasty:
+                # The other ids were for the hasty transactions only.
+                reigns.is_stopping |= reigns not in self._reigns[: self._pace.ids]
                 await asyncio.sleep(self._rng.uniform(*self._pace.pause_s))
 
     async def _transact(self, reigns: Reigns, reign: Reign) -> None:
