@@ -227,3 +227,26 @@ def test_add_controller_connects_with_the_certificate_of_the_new_controller(
     done = called("metadata-quorum", *where, *config, "add-controller")
     assert done.returncode == 1
     assert "controller.quorum.voters" in done.stderr, done
+
+
+@pytest.mark.parametrize(
+    ("by", "text"),
+    [("SSL", "controller.quorum.voters"), ("SCRAM-SHA-512", "User:carol is not its principal")],
+)
+def test_add_controller_connects_to_brokers_with_the_keys_of_clients_in_its_file(
+    secured: Secured, tmp_path: Path, by: str, text: str
+) -> None:
+    """As in Kafka, one file is the new controller's and the client's.
+
+    A user without the principal of a node may not change voters.
+    """
+    controller = secured.cluster.local.controller
+    both = tmp_path / "controller.properties"
+    lines = secured.files[by].read_text().splitlines()
+    of_client = [line for line in lines if not line.startswith("ssl.")]
+    both.write_text(controller.files.config_path.read_text() + "\n".join(of_client))
+    port = secured.ports["INTERNAL" if by == "SSL" else "LOGIN"]
+    where = ("--bootstrap-server", f"127.0.0.1:{port}")
+    done = called("metadata-quorum", *where, "--command-config", str(both), "add-controller")
+    assert done.returncode == 1
+    assert text in done.stderr, done
