@@ -52,7 +52,8 @@ class SslConfig(KeyedModel):
     ssl_enabled_protocols: tuple[str, ...] = TLS_VERSIONS
     """TLS versions that are accepted: TLSv1.2, TLSv1.3 or both."""
     ssl_cipher_suites: tuple[str, ...] = ()
-    """Cipher suites that are accepted, by their IANA or OpenSSL names. If not set: OpenSSL's."""
+    """Cipher suites that are accepted, by their IANA or OpenSSL names. If not set: those of TLS
+    1.3, and of TLS 1.2 those with ECDHE and AES-GCM or ChaCha20."""
     ssl_principal_mapping_rules: str = "DEFAULT"
     """Rules that map the distinguished name of a client's certificate to its principal:
     ``DEFAULT`` or ``RULE:pattern/replacement/[L|U]``, separated by commas. The first one that

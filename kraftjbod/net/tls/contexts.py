@@ -33,6 +33,8 @@ _VERIFY: Final = {
 }
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 #: Python cannot choose among these: they are all served or none.
+#: Suites of TLS 1.2 that a listener accepts by default: those without CBC.
+_DEFAULT_SUITES: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _TLS_1_3_SUITES: Final = frozenset(
     {"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"}
 )
@@ -79,6 +81,7 @@ def _server_context(
 ) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_ciphers(_DEFAULT_SUITES)
     _apply(context, config, material, trusted)
     if config.ssl_client_auth != "none" and not trusted:
         raise ConfigError(

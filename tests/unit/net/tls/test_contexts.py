@@ -52,6 +52,17 @@ def test_tls_context_serves_only_versions_that_have_a_suite(
     assert loaded.expires is not None
 
 
+def test_tls_context_serves_only_authenticated_encryption_with_forward_secrecy(
+    tmp_path: Path,
+) -> None:
+    """Scanners report the suites with CBC that OpenSSL accepts by default."""
+    context = load_contexts(ssl_config(tmp_path), serves=True, dials=False).server
+    assert context is not None
+    suites = context.get_ciphers()
+    assert all(suite["aead"] for suite in suites)
+    assert {suite["kea"] for suite in suites} == {"kx-any", "kx-ecdhe"}
+
+
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
