@@ -225,13 +225,15 @@ async def test_read_that_started_before_a_promotion_completes_until_the_purge() 
         await read_log(old, 0, 100, NO_LIMIT, True)
 
 
-async def test_retention_deletes_nothing_while_it_is_paused() -> None:
+async def test_retention_pause_ends_when_its_block_fails() -> None:
+    """KAFKA-16709: retention stayed paused after a move had failed, and the disk filled up."""
     node = await start()
     old = await create(node)
     old.high_watermark = old.log_end_offset
     old.set_config(CONFIG.model_copy(update={"retention_bytes": 0}))
-    with old.retention_paused():
+    with pytest.raises(ValueError, match="move failed"), old.retention_paused():
         assert await old.apply_retention() == 0
+        raise ValueError("move failed")
     assert await old.apply_retention() > 0
 
 
