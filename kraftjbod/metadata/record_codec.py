@@ -167,7 +167,9 @@ class EntryReader:
 
         :raises RemoteProtocolError: records are missing.
         """
-        if self._left != 0:
+        if self._left is None:
+            raise RemoteProtocolError("a metadata entry ends before its number of records")
+        if self._left:
             raise RemoteProtocolError(f"a metadata entry lacks {self._left} records")
 
 

@@ -196,6 +196,20 @@ def test_entry_reader_rejects_pieces_that_are_no_entry(data: bytes) -> None:
         reader.end()
 
 
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "a metadata entry ends before its number of records"),
+        (b"\x92", "a metadata entry lacks 2 records"),
+    ],
+)
+def test_entry_reader_names_what_an_incomplete_entry_lacks(data: bytes, reason: str) -> None:
+    reader = c.EntryReader()
+    reader.feed(data)
+    with pytest.raises(RemoteProtocolError, match=f"^{reason}$"):
+        reader.end()
+
+
 @given(_entries, st.integers(1, 500))
 def test_encode_entries_divides_records_into_entries_of_the_maximum_size(
     records: list[r.Record], max_bytes: int
