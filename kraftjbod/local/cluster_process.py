@@ -189,11 +189,12 @@ class ClusterProcesses:
         """Add ``count`` brokers to the layout; :meth:`start` formats and starts them.
 
         New brokers have as many log directories as the last broker, the next free ports above it,
-        and its configuration except for ids, ports and paths.
+        its command, and its configuration except for ids, ports and paths.
 
         :raises ConfigError: a value in the copied configuration is invalid for a broker.
         """
-        pattern = self.brokers[max(self.brokers)].files
+        last = self.brokers[max(self.brokers)]
+        pattern = last.files
         source = str(pattern.config_path)
         values = parse_properties(pattern.config_path.read_text(encoding="utf-8"), source)
         extra = {key: value for key, value in values.items() if key not in _OWN_KEYS}
@@ -216,7 +217,7 @@ class ClusterProcesses:
         own = {files.node_id: extra for files in nodes}
         common = _Common(quorum, self.privileges, self.security)
         _write_configs(nodes, own, shared={}, common=common)
-        self.brokers.update(_processes(nodes, BROKER_COMMAND, self.privileges))
+        self.brokers.update(_processes(nodes, last.command, self.privileges))
         self._unformatted.update(files.node_id for files in nodes)
 
     @classmethod
@@ -616,6 +617,7 @@ def _describe(daemon: DaemonProcess) -> dict[str, Any]:
         "id": files.node_id,
         "role": files.role,
         "pid": daemon.pid,
+        "command": list(daemon.command),
         "host": files.host,
         "ports": {
             LISTENERS[files.role]: files.port,
@@ -646,7 +648,9 @@ def _read_daemon(run_dir: Path, entry: Mapping[str, Any], privileges: Privileges
         host=entry["host"],
         log_dirs=[Path(log_dir["path"]) for log_dir in entry["log_dirs"]],
     )
-    command = CONTROLLER_COMMAND if role == "controller" else BROKER_COMMAND
+    # Files of earlier versions name no command.
+    usual = CONTROLLER_COMMAND if role == "controller" else BROKER_COMMAND
+    command = entry.get("command", usual)
     daemon = DaemonProcess(files, command=command, privileges=privileges, pid=entry["pid"])
     daemon.find()
     return daemon

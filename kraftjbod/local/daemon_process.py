@@ -66,7 +66,8 @@ class DaemonProcess:
         pid: int | None = None,
     ) -> None:
         self.files = files
-        self._command = tuple(command)
+        #: The program and its arguments; the configuration file follows as the last argument.
+        self.command = tuple(command)
         self._privileges = privileges
         self._child: subprocess.Popen[bytes] | None = None
         self._pid = pid
@@ -110,7 +111,7 @@ class DaemonProcess:
                 [
                     *network_hosts.command_prefix(self.files.host),
                     *self._privileges.command_prefix,
-                    *self._command,
+                    *self.command,
                     str(self.files.config_path),
                 ],
                 cwd=PACKAGE_ROOT,
@@ -207,7 +208,7 @@ class DaemonProcess:
 
     def _is_daemon(self, pid: int) -> bool:
         """Return whether the process is the daemon and not, for example, an editor of its file."""
-        programs = {self._command[-1], f"kraftjbod-{self.files.role}"}
+        programs = {self.command[-1], f"kraftjbod-{self.files.role}"}
         return self._is_ours(pid) and not programs.isdisjoint(
             word.rpartition("/")[2] for word in command_line(pid)
         )

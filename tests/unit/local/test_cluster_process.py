@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import unknown_keys
 from kraftjbod.core.errors import ConfigError, StartupError
 from kraftjbod.core.properties import parse_properties
-from kraftjbod.local.cluster_process import ClusterProcesses, directory_id
+from kraftjbod.local.cluster_process import (
+    BROKER_COMMAND,
+    CONTROLLER_COMMAND,
+    ClusterProcesses,
+    directory_id,
+)
 
 
 def read_config(path: Path) -> dict[str, str]:
@@ -101,6 +107,32 @@ def test_load_finds_written_cluster(tmp_path: Path) -> None:
     assert found is not None
     assert [d.files for d in found.daemons] == [d.files for d in cluster.daemons]
     assert not found.is_running
+
+
+def test_custom_broker_command_is_kept_by_load_and_added_brokers(tmp_path: Path) -> None:
+    """Before, both ran the usual broker, so a fault of the custom one did not happen."""
+    command = (sys.executable, "-m", "a.broker", "of our own")
+    made = ClusterProcesses.create(tmp_path, brokers=1, broker_command=command)
+    made.add_brokers(1)
+    made.write_cluster_json()
+    loaded = ClusterProcesses.load(tmp_path)
+    assert loaded is not None
+    loaded.add_brokers(1)
+    for cluster, brokers in ((made, [1, 2]), (loaded, [1, 2, 3])):
+        assert [cluster.brokers[n].command for n in brokers] == [command] * len(brokers)
+        assert cluster.controller.command == CONTROLLER_COMMAND
+
+
+def test_load_of_a_file_without_commands_uses_the_usual_ones(tmp_path: Path) -> None:
+    """Earlier versions wrote no commands."""
+    path = ClusterProcesses.create(tmp_path, brokers=1).write_cluster_json()
+    document = json.loads(path.read_text())
+    for entry in document["daemons"]:
+        del entry["command"]
+    path.write_text(json.dumps(document))
+    found = ClusterProcesses.load(tmp_path)
+    assert found is not None
+    assert [d.command for d in found.daemons] == [CONTROLLER_COMMAND, BROKER_COMMAND]
 
 
 def test_load_without_cluster_is_none_and_malformed_file_fails(tmp_path: Path) -> None:
