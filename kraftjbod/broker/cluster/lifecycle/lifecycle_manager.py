@@ -143,7 +143,7 @@ class BrokerLifecycleManager:
         self._heard = asyncio.Event()
         #: Loop time of the first heartbeat that failed since the controller's last response.
         self._failing_since_s: float | None = None
-        #: The same for an ended outage in which the session expired.
+        #: The same for the first ended outage with an expired session that no call has returned.
         self._lost_since_s: float | None = None
         self._regained = asyncio.Event()
         self._log = get_logger(component="broker_lifecycle", broker_id=identity.broker_id)
@@ -178,9 +178,10 @@ class BrokerLifecycleManager:
             await self._heard.wait()
 
     async def session_regained(self) -> float:
-        """Wait for the end of an outage in which the session expired. Each outage is returned once.
+        """Wait for the end of an outage in which the session expired. Each outage is returned once;
+        outages that ended before the call are returned together.
 
-        :return: loop time, in seconds, of the first heartbeat that failed in that outage.
+        :return: loop time, in seconds, of the first heartbeat that failed in these outages.
         """
         while self._lost_since_s is None:
             self._regained.clear()
@@ -347,7 +348,8 @@ class BrokerLifecycleManager:
 
     def _note_answer(self, *, was_over: bool) -> None:
         if was_over and self._failing_since_s is not None:
-            self._lost_since_s = self._failing_since_s
+            if self._lost_since_s is None:
+                self._lost_since_s = self._failing_since_s
             self._regained.set()
         self._failing_since_s = None
         self._heard.set()
