@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.controller import quorum_controller
+from kraftjbod.controller import quorum_controller, replication_control
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import (
     ErrorCode,
@@ -389,6 +389,34 @@ async def test_controller_pass_that_cannot_be_written_is_logged(vfs: FaultVfs) -
         with pytest.raises(KafkaStorageError):
             await stuck
         await node.controller.stop()
+    node.log_dir.close()
+
+
+async def test_follow_up_that_cannot_be_written_is_repeated(
+    vfs: FaultVfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the partitions of a later part would keep their dead leader."""
+    monkeypatch.setattr(replication_control, "MAX_FOLLOWED_AT_ONCE", 3)
+    node = Node(vfs, max_pending=1)
+    await node.controller.start()
+    epoch = await node.register("ab")
+    await node.heartbeat(epoch)
+    await node.heartbeat(await node.register("cd", TWO), broker_id=TWO)
+    topic = m.NewTopic(name="t", assignments={index: (ONE, TWO) for index in range(10)})
+    await node.controller.handle(m.CreateTopicsRequestRpc(topics=(topic,)))
+
+    def leaders() -> list[BrokerId]:
+        return [partition.leader for _, partition in node.managers.state.partitions()]
+
+    vfs.inject(Fault(effect=DiskFault.HANG, kinds=frozenset({"sync"})))
+    with capture_logs() as events:
+        stuck = asyncio.create_task(node.heartbeat(epoch, "ab"))
+        await until(lambda: "controller_pass_failed" in {event["event"] for event in events})
+        assert sorted(leaders()) == [ONE] * 7 + [TWO] * 3
+        vfs.release()
+        assert (await stuck).is_fenced
+        await until(lambda: leaders() == [TWO] * 10)
+    await node.controller.stop()
     node.log_dir.close()
 
 
