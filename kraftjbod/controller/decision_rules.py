@@ -7,14 +7,17 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from kraftjbod.controller.configuration_control import ConfigOperation
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, InconsistentStorageError, OperatingError
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.metadata.record_codec import MAX_ENTRY_BYTES, encode_entry
+from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol.rpc_acl_messages import CreateAclsRequestRpc
 from kraftjbod.protocol.rpc_config_messages import (
     AlterPartitionReassignmentsRequestRpc,
+    IncrementalAlterConfigsRequestRpc,
 )
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
@@ -28,15 +31,27 @@ from kraftjbod.protocol.rpc_quota_messages import AlterClientQuotasRequestRpc
 from kraftjbod.protocol.rpc_scram_messages import AlterUserScramCredentialsRequestRpc
 
 _SECOND_MS: Final = 1000
+_ADDING_OPERATIONS: Final = frozenset({ConfigOperation.SET, ConfigOperation.APPEND})
 NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 """Payload of an entry without effect."""
 
 
 def grows(request: RpcRequest) -> bool:
     """Return whether the request makes the metadata grow permanently, so that it needs free disk
-    space."""
+    space.
+
+    Values of topics and brokers do not count: an operator lowers a retention or cordons a directory
+    because a disk is full, and existing topics and brokers bound their number. A group that gets a
+    value need not exist.
+    """
     if isinstance(request, AlterPartitionReassignmentsRequestRpc):
         return any(requested.replicas is not None for requested in request.partitions)
+    if isinstance(request, IncrementalAlterConfigsRequestRpc):
+        return any(
+            resource.resource_type == ResourceType.GROUP
+            and any(change.operation in _ADDING_OPERATIONS for change in resource.changes)
+            for resource in request.resources
+        )
     return isinstance(
         request,
         CreateTopicsRequestRpc

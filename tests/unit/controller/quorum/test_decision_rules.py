@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.controller.decision_rules import grows
+from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_messages as m
+
+_SET, _DELETE = 0, 1
+
+
+def _altered(kind: ResourceType, operation: int) -> c.IncrementalAlterConfigsRequestRpc:
+    change = c.ConfigChange(name="a", operation=operation, value="1")
+    resource = c.AlteredResource(resource_type=kind, name="r", changes=(change,))
+    return c.IncrementalAlterConfigsRequestRpc(resources=(resource,))
+
 
 CANCEL = c.ReassignedPartition(topic="t", partition=0, replicas=None)
 
@@ -17,9 +27,13 @@ CANCEL = c.ReassignedPartition(topic="t", partition=0, replicas=None)
         (c.AlterPartitionReassignmentsRequestRpc(partitions=(CANCEL,)), False),
         (m.UpdateFeaturesRequestRpc(updates=()), True),
         (m.DeleteTopicsRequestRpc(topics=()), False),
+        (_altered(ResourceType.GROUP, _SET), True),
+        (_altered(ResourceType.GROUP, _DELETE), False),
+        (_altered(ResourceType.TOPIC, _SET), False),
+        (_altered(ResourceType.BROKER, _SET), False),
     ],
 )
-def test_grows_is_true_for_feature_updates_but_not_for_cancellations_or_deletions(
+def test_grows_is_true_only_for_requests_without_which_the_disk_can_be_freed(
     request_: m.RpcRequest, expected: bool
 ) -> None:
     assert grows(request_) is expected
