@@ -144,6 +144,7 @@ def open_dir(
     io_timeout_ms: int = 30_000,
     io_suspect_ms: int = 2000,
     check_interval_ms: int = 500,
+    max_queued_ops: int = 20_000,
     reserve_bytes: int = 0,
     min_free_bytes: int = 0,
     heal_free_bytes: int | None = None,
@@ -158,6 +159,7 @@ def open_dir(
         io_timeout_ms=io_timeout_ms,
         io_suspect_ms=io_suspect_ms,
         check_interval_ms=check_interval_ms,
+        max_queued_ops=max_queued_ops,
         reserve=ReserveFile(
             vfs=vfs,
             directory=path,

@@ -163,6 +163,7 @@ class LogDirExecutor(Executor):
         group: IoGroup = IoGroup.OTHER,
         may_be_taken_back: bool = False,
         what: object = "",
+        is_last: bool = False,
     ) -> Completion[R]:
         """Queue ``op`` for the thread and return the completion of the answer.
 
@@ -178,12 +179,13 @@ class LogDirExecutor(Executor):
         :param group: the counters of the statistics that the operation belongs to.
         :param may_be_taken_back: whether :meth:`take_back` and :meth:`hold_back` may fail it.
         :param what: description of the operation (``str(what)``) for :meth:`running_op`.
+        :param is_last: whether :meth:`shutdown` follows. A full queue takes this one operation.
         :raises OverloadedError: the queue is full. After :meth:`abandon`, its error is raised.
         """
         if self._refusal is not None:
             raise self._refusal()
         waiting = len(self._waiting)
-        if waiting >= self._max_ops or (
+        if waiting >= self._max_ops + is_last or (
             size_bytes
             and waiting
             and (

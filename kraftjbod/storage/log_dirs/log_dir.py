@@ -600,7 +600,14 @@ class LogDir(DirCondition):
         self._watch.stop()
         if self.is_online:
             if self._lock_file is not None and self._unlocking is None:
-                self._unlocks(self.submit(OpKind.START, self._lock_file.close))
+                # A queue full of operations must not keep the lock while this process lives.
+                unlocking: Completion[None] = self._executor.begin_op(
+                    self._lock_file.close,
+                    translate=lambda error: self.judge_error(OpKind.START, error),
+                    what=_OpName(OpKind.START, None),
+                    is_last=True,
+                )
+                self._unlocks(unlocking.future())
             self._executor.shutdown(wait=False)
             self._flush_executor.shutdown(wait=False)
             self._compute_executor.shutdown(wait=False)

@@ -246,6 +246,23 @@ async def test_offline_directory_closes_its_files_once_no_thread_uses_them(
     assert not log_dir.is_busy
 
 
+async def test_close_with_a_full_queue_releases_the_lock_after_the_queued_operations() -> None:
+    log_dir, _, vfs = make(max_queued_ops=2)
+    assert log_dir.try_lock()
+    gate, done = threading.Event(), list[int]()
+    queued = [log_dir.submit(OpKind.APPEND, gate.wait)]
+    queued.append(log_dir.submit(OpKind.APPEND, lambda: done.append(1)))
+    with pytest.raises(OverloadedError):
+        log_dir.submit(OpKind.APPEND, lambda: done.append(2))
+    log_dir.close()
+    again = open_dir(vfs)
+    assert not again.try_lock(), "the queued operations still use the directory"
+    gate.set()
+    await asyncio.gather(*queued)
+    assert await log_dir.unlocked()
+    assert (again.try_lock(), done) == (True, [1])
+
+
 async def test_absent_file_takes_the_directory_offline_only_after_a_failed_check() -> None:
     log_dir, _, vfs = make()
     with capture_logs() as logs:
