@@ -225,6 +225,7 @@ class ControllerChannel:
         asked = self._with_log_id(request)
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
         newest, failures, refused = request.version, 0, 0
+        earlier: OperatingError | None = None
         refusals = MetadataRefusals(is_for_client=purpose is _Purpose.CLIENTS)
         while True:
             address = self._source if purpose is _Purpose.METADATA else self._active
@@ -257,7 +258,11 @@ class ControllerChannel:
                 wait_ms = self._wait_ms(failures)
                 is_too_late = deadline.remaining_ms(self._clock.now_ms()) <= wait_ms
                 if is_too_late or e.code is ErrorCode.REQUEST_TIMED_OUT:
-                    raise refusals.failure_at_deadline(e) from None
+                    failure = refusals.failure_at_deadline(e)
+                    if isinstance(failure, RequestTimedOutError) and earlier is not None:
+                        failure = _of_all_attempts(failure, earlier, request, timeout_ms)
+                    raise failure from None
+                earlier = e
                 self._log.debug("controller_call_repeated", api=request.api, reason=str(e))
             else:
                 assert isinstance(response, request.Response), response
@@ -393,6 +398,19 @@ def _is_about_the_voter(error: OperatingError) -> bool:
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         # One of the controllers was formatted as a separate quorum.
         ErrorCode.FOREIGN_METADATA,
+    )
+
+
+def _of_all_attempts(
+    last: RequestTimedOutError, earlier: OperatingError, request: RpcRequest, timeout_ms: int
+) -> RequestTimedOutError:
+    """Return the time-out of a repeated request.
+
+    The last attempt has only the time that the earlier ones left, which may be a few milliseconds.
+    """
+    return RequestTimedOutError(
+        f"{request.api} had no response within {timeout_ms} ms: {last.message}; before it: "
+        f"{earlier.message}"
     )
 
 

@@ -342,6 +342,22 @@ async def test_pending_forward_leaves_a_silent_controller_when_another_is_electe
         channel.close()
 
 
+async def test_call_timeout_error_names_the_whole_time_and_the_previous_failure() -> None:
+    """The last attempt may have only a few ms, which said nothing about the controller."""
+
+    def moved(_: RpcRequest) -> RpcResponse:
+        silent.may_answer.clear()
+        raise NotControllerError("another one leads")
+
+    moving, silent = ScriptedController(moved), ScriptedController(standby)
+    async with serving(moving, silent), channel_to(moving.voter(), silent.voter()) as channel:
+        with pytest.raises(RequestTimedOutError) as timed_out:
+            await channel.call(ASK, timeout_ms=300)
+    assert "had no response within 300 ms" in timed_out.value.message
+    assert f"127.0.0.1:{silent.voter().port} in " in timed_out.value.message
+    assert timed_out.value.message.endswith("; before it: another one leads")
+
+
 async def test_pending_forward_to_a_removed_voter_still_receives_its_response() -> None:
     """A leader that removes itself: brokers learn the new voters before its response arrives."""
     leaving, staying = ScriptedController(ids), ScriptedController(standby)
