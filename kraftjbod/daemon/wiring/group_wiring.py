@@ -41,7 +41,7 @@ class GroupWiring:
         internal: InternalWiring,
         tasks: BackgroundTasks,
     ) -> None:
-        settings = _settings(config)
+        settings = group_settings(config)
         log = GroupLog(
             producer=internal.producer("groups"),
             clock=environment.clock,
@@ -94,7 +94,8 @@ class GroupWiring:
         self.group_admin = GroupAdminApis(coordinator=self.coordinator)
 
 
-def _settings(config: BrokerConfig) -> CoordinatorSettings:
+def group_settings(config: BrokerConfig) -> CoordinatorSettings:
+    """Return the settings of the coordinator of consumer groups."""
     return CoordinatorSettings(
         limits=GroupLimits(
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,

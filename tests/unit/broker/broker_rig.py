@@ -7,7 +7,7 @@ ids. ``controller.seen`` lists the requests that it received.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,7 +68,14 @@ from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import CLUSTER_ID, directory_id, format_dir, open_dir, random_bytes_of
+from tests.faults.rig import (
+    CLUSTER_ID,
+    ManualClock,
+    directory_id,
+    format_dir,
+    open_dir,
+    random_bytes_of,
+)
 from tests.faults.vfs_fault import FaultVfs
 from tests.unit.broker.gates import no_bugs
 from tests.unit.broker.scripted_controller import RealClock, ScriptedController, let_in, serving
@@ -131,13 +138,15 @@ class BrokerRig:
         self.tasks = BackgroundTasks()
         self.around = Environment(random_bytes=random_bytes_of(broker_id))
         self.failures = LogDirFailureChannel(max_dirs=99)
+        #: Clock of the watches of the directories.
+        self.disk_clock = ManualClock()
         self.dirs: list[LogDir] = []
         self.disks_at: dict[str, Vfs] = {f"/d{n}": vfs for n, vfs in enumerate(vfss, 1)}
         for n, vfs in enumerate(vfss, 1):
             number = 10 * broker_id + n
             if not vfs.exists(f"/d{n}/meta.properties"):
                 format_dir(vfs, f"/d{n}", number)
-            log_dir = open_dir(vfs, f"/d{n}", number, channel=self.failures)
+            log_dir = open_dir(vfs, f"/d{n}", number, channel=self.failures, clock=self.disk_clock)
             mark = vfs.read_if_exists(f"/d{n}/{CLEAN_SHUTDOWN_FILE}") or b"{}"
             log_dir.clean_shutdown = parse_clean_shutdown(bytes(mark).decode(), "rig")
             self.dirs.append(log_dir)
@@ -178,6 +187,8 @@ class BrokerRig:
         advertised = (Endpoint(LISTENER, "127.0.0.1", 9),)
         self.wiring = build_wiring(self.config, self.around, self.disks, advertised, self.tasks)
         self.parts = _by_name(self.wiring)
+        #: Handlers that replace those of the broker, by the type of the request.
+        self.handlers: dict[type[Message], Callable[[Any], Awaitable[Message]]] = {}
         self.listener = kafka_server(host="127.0.0.1", port=0, handler=self._handle)
         self._connections: list[KafkaConnection] = []
 
@@ -193,6 +204,8 @@ class BrokerRig:
     def _handle(
         self, header: RequestHeader, body: Message, connection: ConnectionContext
     ) -> Awaitable[Message | None]:
+        if (handler := self.handlers.get(type(body))) is not None:
+            return handler(body)
         return self.wiring.apis.kafka.handle(header, body, connection)
 
     def registration(self, *, fenced: bool = False) -> RegisterBrokerRecord:

@@ -13,7 +13,7 @@ from kraftjbod.core.ids import BrokerEpoch
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.protocol.messages import FetchRequest
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import ManualClock, batch
+from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.broker_rig import (
     TOPIC_ID,
@@ -241,9 +241,7 @@ async def test_follower_fetch_does_not_wait_again_for_a_suspected_directory() ->
         with Gate(sick, "read_at", "*.log") as gate:
             first = asyncio.create_task(rig.ask(request(0, 0), VERSION))
             await gate.reached()
-            clock = rig.dirs[0]._executor._clock
-            assert isinstance(clock, ManualClock)
-            clock.ms += 600_001
+            rig.disk_clock.ms += 600_001
             second = await rig.ask(request(0, 0), VERSION)
             assert not first.done()
             assert {i: len(p.records) > 0 for i, p in answered(second).items()} == {

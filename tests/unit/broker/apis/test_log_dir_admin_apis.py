@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.messages import AlterLogDirsRequest
+from kraftjbod.storage.identity.dir_attacher import DirAttacher
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import FaultVfs
 from tests.unit.broker.broker_rig import BrokerRig, brokers, dir_of
@@ -85,7 +86,7 @@ async def test_alter_log_dirs_unexpected_error_is_answered_and_later_requests_su
             raise ZeroDivisionError
 
         with monkeypatch.context() as patched, capture_logs() as logged:
-            patched.setattr(rig.parts.admin._attacher, "open_new", broken)
+            patched.setattr(DirAttacher, "open_new", broken)
             answer = await ask(rig, 1, "/d3")
         assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert "ZeroDivisionError" in answer.message

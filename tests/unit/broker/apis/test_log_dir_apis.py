@@ -10,6 +10,7 @@ import pytest
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LOST_DIR, TopicId, TopicPartition
 from kraftjbod.protocol.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import Space
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -76,21 +77,35 @@ async def test_describe_log_dirs_reports_cordoned_directories() -> None:
         assert not any(result.is_cordoned for result in older.results)
 
 
+async def sample(rig: BrokerRig, log_dir: LogDir, *, usable_bytes: int) -> None:
+    """Let the monitor measure the directory once, at a later time than before."""
+    log_dir.space = Space(total_bytes=1_000_000, usable_bytes=usable_bytes, free_inodes=9)
+    began_ms = rig.around.clock.now_ms()
+    await until(lambda: rig.around.clock.now_ms() > began_ms)
+    await rig.parts.monitor.measure()
+    rig.parts.monitor.check()
+
+
 async def test_describe_log_dirs_reports_scrubs_latency_and_growth() -> None:
     async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
-        rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=100, free_inodes=9)
-        rig.parts.monitor.check()
-        watched = rig.parts.monitor._watched[rig.dirs[0]]
-        watched.disk._growth, watched.logs._growth = -1234.4, 10.4
+        await rig.follow(topic(), partition())
+        monitor, first = rig.parts.monitor, rig.dirs[0]
+        await sample(rig, first, usable_bytes=900_000)
+        await rig.ask(produce(batch(500)), 9)
+        await sample(rig, first, usable_bytes=990_000)
+        growth = monitor.disk_growth_bytes_per_second(first)
+        log_growth = monitor.growth_bytes_per_second(first)
+        until_full = monitor.seconds_until_full(first)
+        assert growth < 0 < log_growth and until_full is not None
         rig.dirs[1].statistics.latency_ms = 7.5
         before = (await rig.ask(KIND(topics=None))).results
         assert [(d.last_scrub_ms, d.scrub_errors) for d in before] == [(-1, -1), (-1, -1)]
         assert [d.latency_ms for d in before] == [0, 7.5]
         assert [d.reserve_bytes for d in before] == [0, 0]
         assert [d.is_slow for d in before] == [False, False]
-        assert [d.growth_bytes_per_second for d in before] == [-1234, 0]
-        assert [d.log_growth_bytes_per_second for d in before] == [10, 0]
-        assert [d.seconds_until_full for d in before] == [10, -1]
+        assert [d.growth_bytes_per_second for d in before] == [round(growth), 0]
+        assert [d.log_growth_bytes_per_second for d in before] == [round(log_growth), 0]
+        assert [d.seconds_until_full for d in before] == [round(until_full), -1]
         rig.tasks.start(rig.parts.scrubs.run_scrubs(), "scrubs")
         await until(lambda: rig.parts.scrubs.by_dir)
         await until(lambda: all(s.figures.passes for s in rig.parts.scrubs.by_dir.values()))

@@ -61,6 +61,12 @@ def standby(request: RpcRequest) -> RpcResponse:
     raise NotControllerError("not me")
 
 
+def named(*voters: Voter) -> FetchMetadataResponse:
+    """Return a response of a voter that names the present voters."""
+    texts = tuple(f"{one.node_id}@{one.host}:{one.port}" for one in voters)
+    return FetchMetadataResponse(high_watermark=9, controllers=texts)
+
+
 def unreachable() -> Voter:
     """A port of loopback without a listener."""
     with socket.socket() as probe:
@@ -362,11 +368,15 @@ async def test_pending_forward_to_a_removed_voter_still_receives_its_response() 
     """A leader that removes itself: brokers learn the new voters before its response arrives."""
     leaving, staying = ScriptedController(ids), ScriptedController(standby)
     async with serving(leaving, staying), channel_to(staying.voter()) as channel:
-        channel._follow_voters([leaving.voter(), staying.voter(3001)])
+        voters = [leaving.voter(), staying.voter(3001)]
+        staying.answer = lambda _: named(*voters)
+        await channel.fetch_metadata(POLL)
+        staying.answer = standby
         leaving.may_answer.clear()
         asking = asyncio.create_task(channel.forward(ASK, timeout_ms=5_000))
         await leaving.wait_seen(lambda seen: ASK in seen)
-        channel._follow_voters([staying.voter(3001)])
+        staying.answer = lambda _: named(staying.voter(3001))
+        await channel.fetch_metadata(POLL)
         leaving.may_answer.set()
         assert (await asking).producer_id_count == 1_000
         assert leaving.seen == [ASK], "the request was not repeated"

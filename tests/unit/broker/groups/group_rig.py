@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from kraftjbod.broker.groups.coordinator.group_log import GroupLog
 from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicId, TopicPartition
@@ -173,3 +174,12 @@ def given(answer: ConsumerGroupHeartbeatResponse) -> list[int]:
     assert answer.error_code == 0 and answer.assignment is not None, answer
     (own,) = answer.assignment.topic_partitions or [None]
     return [] if own is None else sorted(own.partitions)
+
+
+def group_log(rig: BrokerRig) -> GroupLog:
+    """Return a log of group records that appends as the coordinator's does."""
+    return GroupLog(
+        producer=rig.wiring.internal.producer("groups"),
+        clock=rig.around.clock,
+        timeout_ms=rig.config.offsets_commit_timeout_ms,
+    )

@@ -119,13 +119,14 @@ async def test_offset_fetch_from_wrong_coordinator_returns_not_coordinator_by_ve
 
 @pytest.mark.parametrize("version", [1, 7, 9])
 async def test_offset_fetch_that_cannot_be_confirmed_in_the_log_is_refused_as_not_coordinator(
-    version: int,
+    version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Java clients before 3.9 fail on COORDINATOR_NOT_AVAILABLE in this response."""
     async with coordinator(offsets_commit_timeout_ms="40") as rig:
         assert await committing(rig, 1) == 0
         await lead(rig, 1, isr=(1, 2))
-        rig.parts.coordinator._may_be_deposed = lambda: True
+        lifecycle = type(rig.parts.lifecycle)
+        monkeypatch.setattr(lifecycle, "may_be_deposed", property(lambda _: True))
         kind = OffsetFetchRequest
         if version < 8:
             old = kind.OffsetFetchRequestTopic(name="t", partition_indexes=[0])

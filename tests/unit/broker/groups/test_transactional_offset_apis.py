@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from kraftjbod.broker.groups.classic.classic_group import ClassicGroup
 from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
+from kraftjbod.broker.internal.transaction_verifier import TransactionVerifier
 from kraftjbod.broker.transactions.transaction_records import TransactionState
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.messages import (
@@ -101,8 +103,19 @@ async def test_txn_offset_commit_by_a_fenced_producer_is_rejected() -> None:
         assert await stable(rig) == 5
 
 
-async def test_txn_offset_commit_by_a_former_member_is_rejected() -> None:
+async def test_txn_offset_commit_by_a_former_member_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The same holds if the member leaves while the transaction coordinator is asked."""
+    left: list[ClassicGroup] = []
+    verify = TransactionVerifier.verify
+
+    def leaving_meanwhile(verifier: TransactionVerifier, *about: Any) -> Any:
+        for group in left:
+            group.generation += 1
+        return verify(verifier, *about)
+
+    monkeypatch.setattr(TransactionVerifier, "verify", leaving_meanwhile)
     async with both() as rig:
         producer = await init(rig)
         member_id, generation = await enter(rig)
@@ -111,17 +124,11 @@ async def test_txn_offset_commit_by_a_former_member_is_rejected() -> None:
             code = await committing_with(rig, producer, 5, **wrong)
             assert code in (E.ILLEGAL_GENERATION, E.UNKNOWN_MEMBER_ID)
         group = rig.parts.coordinator.find("g").groups["g"]
-        asking, verify = asyncio.Event(), rig.parts.appends._verify
-
-        def leaving_meanwhile(*about: Any) -> Any:
-            group.generation += 1
-            asking.set()
-            return verify(*about)
-
-        rig.parts.appends._verify = leaving_meanwhile
+        left.append(group)
         assert await committing_with(rig, producer, 5, **mine) == E.ILLEGAL_GENERATION
-        assert asking.is_set() and not rig.parts.coordinator.find("g").pending.groups
-        rig.parts.appends._verify = verify
+        assert group.generation > generation
+        assert not rig.parts.coordinator.find("g").pending.groups
+        left.clear()
         mine["generation_id"] = group.generation
         assert await committing_with(rig, producer, 5, **mine) == 0
 

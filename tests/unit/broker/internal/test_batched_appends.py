@@ -43,7 +43,7 @@ async def ended(appending: Sequence[Completion[AppendOutcome]]) -> list[tuple[Er
 
 async def batches(rig: BrokerRig) -> list[int]:
     """Return the number of records of each batch in the log."""
-    reader = rig.parts.coordinator._reader
+    reader = rig.wiring.internal.reader(1 << 20)
     return [len(batch.records) async for batch in reader.read(TP, EPOCH)]
 
 

@@ -77,7 +77,11 @@ class Coordinator:
 
 
 def verifier(
-    coordinator: Coordinator, clock: ManualClock | None = None, *, retry_backoff_ms: int = 1
+    coordinator: Coordinator,
+    clock: ManualClock | None = None,
+    *,
+    retry_backoff_ms: int = 1,
+    tasks: BackgroundTasks | None = None,
 ) -> TransactionVerifier:
     topic = SimpleNamespace(partitions=[SimpleNamespace(leader=coordinator.leader)])
     state = SimpleNamespace(topic=lambda name: topic)
@@ -85,7 +89,7 @@ def verifier(
         cache=SimpleNamespace(state=state),  # type: ignore[arg-type]  # all that is used
         connector=coordinator,  # type: ignore[arg-type]  # all that is used
         clock=clock or ManualClock(),
-        tasks=BackgroundTasks(),
+        tasks=tasks or BackgroundTasks(),
         timeout_ms=1_000,
         retry_backoff_ms=retry_backoff_ms,
         retry_max_ms=10 * retry_backoff_ms,
@@ -179,10 +183,11 @@ async def test_verifier_close_ends_pending_and_later_verifications_with_network_
 
 async def test_verification_retry_after_close_ends_without_a_request() -> None:
     coordinator = Coordinator()
-    asks = verifier(coordinator, retry_backoff_ms=50)
+    tasks = BackgroundTasks()
+    asks = verifier(coordinator, retry_backoff_ms=50, tasks=tasks)
     adding = asks.verify(ONE, 1, 0, NEW)
     await coordinator.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
-    await until(lambda: not len(asks._tasks))
+    await until(lambda: not len(tasks))
     asks.close()
     assert await adding is ErrorCode.NETWORK_EXCEPTION
     assert not coordinator.requests

@@ -309,18 +309,17 @@ async def test_metadata_refusal_is_reported_after_the_session_ended(
         return FetchMetadataResponse(high_watermark=7, entries=(entry(7, topic()),))
 
     async with brokers(answer=answer) as (rig,):
-        loader = rig.parts.loader
+        loader, lifecycle, renewed = rig.parts.loader, type(rig.parts.lifecycle), asyncio.Event()
+        monkeypatch.setattr(lifecycle, "session", lambda _: renewed.wait())
         with monkeypatch.context() as patched, capture_logs() as events:
-            patched.setattr(
-                type(rig.parts.lifecycle), "is_session_over", property(lambda _self: True)
-            )
+            patched.setattr(lifecycle, "is_session_over", property(lambda _: True))
             rig.tasks.start(loader.run_loader(), "loader")
             while "metadata_fetch_failed" not in {e["event"] for e in events}:
                 await asyncio.sleep(0.01)
             assert loader.refusal == "another log"
             assert "metadata_refused" in {e["event"] for e in events}
             assert rig.parts.cache.state.offset < 7, "no entry is replayed"
-        loader._lifecycle._heard.set()
+        renewed.set()
         await loader.caught_up(7)
         assert loader.refusal is None
 

@@ -94,7 +94,7 @@ async def test_completed_waiting_produces_leave_few_deadlines() -> None:
         for _ in range(2):
             waits.wait(T0, 1, timeout_ms)
             waits.reached(T0, 1)
-    assert not waits._buckets and len(waits._deadlines) < 100
+    assert len(waits) == 0 and len(waits._deadlines) < 100
     waits.close()
 
 

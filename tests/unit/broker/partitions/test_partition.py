@@ -49,7 +49,7 @@ SPEAKERS = {b: Speaker() for b in (TWO, THREE)}
 
 def end_of(p: Partition, broker_id: BrokerId) -> int:
     """The log end offset of the follower that the leader knows."""
-    follower = p._followers.get(broker_id)
+    follower = p.follower(broker_id)
     return UNKNOWN_OFFSET if follower is None else follower.log_end_offset
 
 

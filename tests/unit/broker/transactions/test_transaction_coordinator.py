@@ -17,6 +17,7 @@ from tests.unit.broker.impaired_dirs import answer, stall
 from tests.unit.broker.transactions.transaction_rig import (
     ID,
     NEW,
+    STATE,
     Partitions,
     adding,
     end,
@@ -170,9 +171,10 @@ async def test_request_waiting_at_an_unloaded_coordinator_returns_not_coordinato
     async with marked_by(partitions) as rig:
         producer = await init(rig)
         await lead(rig, 1, isr=(1, 2))
+        log = rig.logs.get(STATE)
+        assert log is not None
         waiting = asyncio.ensure_future(adding(rig, producer, 0))
-        transaction = rig.parts.transaction_coordinator.describe(ID)
-        await until(lambda: transaction._is_writing)
+        await until(lambda: log.log_end_offset > log.high_watermark)
         assert await init(rig) == (-1, E.CONCURRENT_TRANSACTIONS)
         await lead(rig, 2, leader=2)
         assert await waiting == [E.NOT_COORDINATOR]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
+from kraftjbod.broker.internal.transaction_verifier import TransactionVerifier
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.completion import Completion
@@ -65,11 +68,10 @@ async def end(
 class Coordinator:
     """Replaces the verification; a test answers each request."""
 
-    def __init__(self, rig: BrokerRig) -> None:
+    def __init__(self) -> None:
         self.asked: list[tuple[TopicPartition, int, int, Completion[ErrorCode]]] = []
-        rig.parts.appends._verify = self._ask
 
-    def _ask(self, tp: TopicPartition, pid: int, epoch: int, claim: object) -> Any:
+    def verify(self, tp: TopicPartition, pid: int, epoch: int, claim: object) -> Any:
         answer: Completion[ErrorCode] = Completion()
         self.asked.append((tp, pid, epoch, answer))
         return answer
@@ -77,6 +79,13 @@ class Coordinator:
     async def answer(self, code: ErrorCode = ErrorCode.NONE) -> None:
         await until(lambda: self.asked)
         self.asked.pop(0)[3].set_result(code)
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
+    made = Coordinator()
+    monkeypatch.setattr(TransactionVerifier, "verify", lambda _, *about: made.verify(*about))
+    return made
 
 
 async def read(rig: BrokerRig, offset: int = 0, **more: Any) -> Any:
@@ -93,10 +102,11 @@ async def latest(rig: BrokerRig, isolation_level: int) -> int:
     return int((await rig.ask(request, 8)).topics[0].partitions[0].offset)
 
 
-async def test_open_transaction_is_hidden_until_its_marker_completes_waiting_fetches() -> None:
+async def test_open_transaction_is_hidden_until_its_marker_completes_waiting_fetches(
+    coordinator: Coordinator,
+) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
-        coordinator = Coordinator(rig)
         first = asyncio.create_task(rig.ask(transactional(0), BY_NAME))
         await until(lambda: coordinator.asked)
         second = asyncio.create_task(rig.ask(transactional(1), BY_NAME))
@@ -125,10 +135,11 @@ async def test_open_transaction_is_hidden_until_its_marker_completes_waiting_fet
         assert (await read(rig, 4)).aborted_transactions == []
 
 
-async def test_produce_refused_by_the_transaction_coordinator_is_not_appended() -> None:
+async def test_produce_refused_by_the_transaction_coordinator_is_not_appended(
+    coordinator: Coordinator,
+) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
-        coordinator = Coordinator(rig)
         for code, version, refusal in (
             (ErrorCode.TRANSACTION_ABORTABLE, 10, ErrorCode.INVALID_TXN_STATE),
             (ErrorCode.TRANSACTION_ABORTABLE, 11, ErrorCode.TRANSACTION_ABORTABLE),
@@ -148,10 +159,11 @@ async def test_produce_refused_by_the_transaction_coordinator_is_not_appended() 
         assert await latest(rig, 0) == 0
 
 
-async def test_marker_during_the_verification_rejects_the_batch() -> None:
+async def test_marker_during_the_verification_rejects_the_batch(
+    coordinator: Coordinator,
+) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
-        coordinator = Coordinator(rig)
         sending = asyncio.create_task(rig.ask(transactional(0, epoch=3), BY_NAME))
         await until(lambda: coordinator.asked)
         assert await end(rig, commits=False, epoch=4) == ErrorCode.NONE
@@ -161,10 +173,11 @@ async def test_marker_during_the_verification_rejects_the_batch() -> None:
         assert await latest(rig, READ_COMMITTED) == 1
 
 
-async def test_produce_without_answer_of_the_coordinator_returns_a_retriable_error() -> None:
+async def test_produce_without_answer_of_the_coordinator_returns_a_retriable_error(
+    coordinator: Coordinator,
+) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
-        coordinator = Coordinator(rig)
         sending = asyncio.create_task(rig.ask(transactional(0), BY_NAME))
         await until(lambda: coordinator.asked)
         assert only(await sending).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
@@ -174,13 +187,12 @@ async def test_produce_without_answer_of_the_coordinator_returns_a_retriable_err
         assert only(await again).base_offset == 0
 
 
-async def test_describe_producers_returns_open_transactions_and_old_coordinators_are_fenced() -> (
-    None
-):
+async def test_describe_producers_returns_open_transactions_and_old_coordinators_are_fenced(
+    coordinator: Coordinator,
+) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         before_ms = rig.around.clock.wall_ms()
-        coordinator = Coordinator(rig)
         sending = asyncio.create_task(rig.ask(transactional(0), BY_NAME))
         await coordinator.answer()
         await sending

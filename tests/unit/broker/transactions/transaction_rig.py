@@ -43,7 +43,7 @@ class Partitions:
         self.markers: list[WriteTxnMarkersRequest.WritableTxnMarker] = []
         self.code = ErrorCode.NONE
 
-    async def write(self, request: WriteTxnMarkersRequest, _: Any) -> WriteTxnMarkersResponse:
+    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         self.markers += request.markers
         kinds = WriteTxnMarkersResponse
         return kinds(
@@ -79,7 +79,7 @@ class Partitions:
 @contextlib.asynccontextmanager
 async def marked_by(partitions: Partitions, **overrides: Any) -> AsyncIterator[BrokerRig]:
     async with coordinator(**overrides) as rig:
-        rig.wiring.apis.kafka._handlers[WriteTxnMarkersRequest] = partitions.write
+        rig.handlers[WriteTxnMarkersRequest] = partitions.write
         yield rig
 
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kraftjbod.broker.groups.coordinator.group_commits import Committer
+from kraftjbod.broker.groups.coordinator.group_commits import Committer, GroupCommits
 from kraftjbod.broker.groups.records.group_records import CommittedOffset
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.daemon.wiring.group_wiring import group_settings
 from tests.unit.broker.broker_rig import TP
-from tests.unit.broker.groups.group_rig import consumer, consumer_coordinator, coordinator, enter
+from tests.unit.broker.groups.group_rig import (
+    consumer,
+    consumer_coordinator,
+    coordinator,
+    enter,
+    group_log,
+)
 
 E = ErrorCode
 OFFSETS = {TP: CommittedOffset(offset=7, commit_ms=1)}
@@ -18,10 +25,14 @@ ABSENT = E.GROUP_ID_NOT_FOUND
 
 async def commit_code(rig: Any, member_id: str, generation: int, group_id: str = "g") -> ErrorCode:
     committer = Committer(member_id, None, generation)
-    code: ErrorCode = await rig.parts.offsets._commits.commit(
-        group_id, OFFSETS, committer, absent_code=ABSENT
+    commits = GroupCommits(
+        coordinator=rig.parts.coordinator,
+        cache=rig.parts.cache,
+        log=group_log(rig),
+        clock=rig.around.clock,
+        settings=group_settings(rig.config),
     )
-    return code
+    return await commits.commit(group_id, OFFSETS, committer, absent_code=ABSENT)
 
 
 async def test_commit_by_a_classic_member_needs_the_current_generation() -> None:

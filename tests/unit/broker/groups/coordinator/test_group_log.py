@@ -13,7 +13,7 @@ from kraftjbod.broker.groups.records.group_records import CommittedOffset, Offse
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.records import Record
 from tests.unit.broker.broker_rig import TP, BrokerRig
-from tests.unit.broker.groups.group_rig import coordinator, lead
+from tests.unit.broker.groups.group_rig import coordinator, group_log, lead
 from tests.unit.broker.impaired_dirs import answer, stall
 
 E = ErrorCode
@@ -28,7 +28,7 @@ async def rig() -> AsyncIterator[BrokerRig]:
 
 def parts(rig: BrokerRig) -> tuple[Any, Any]:
     """Return the log, and the led partition."""
-    return rig.parts.coordinator._records, rig.parts.coordinator.led_of("g")
+    return group_log(rig), rig.parts.coordinator.led_of("g")
 
 
 async def test_group_records_apply_only_after_replication(rig: BrokerRig) -> None:
