@@ -36,7 +36,9 @@ def disks(request: pytest.FixtureRequest) -> Iterator[tuple[Disk, Disk]]:
         yield first, second
 
 
-def open_on(disk: Disk, number: int, *, timeout_ms: int = 30_000) -> LogDir:
+def open_on(
+    disk: Disk, number: int, channel: LogDirFailureChannel, *, timeout_ms: int = 30_000
+) -> LogDir:
     vfs = RealVfs()
     format_dir(vfs, disk.path, number)
     log_dir = open_dir(
@@ -44,7 +46,7 @@ def open_on(disk: Disk, number: int, *, timeout_ms: int = 30_000) -> LogDir:
         disk.path,
         number,
         clock=SystemClock(),
-        channel=LogDirFailureChannel(max_dirs=1),
+        channel=channel,
         io_suspect_ms=200,
         io_timeout_ms=timeout_ms,
         check_interval_ms=20,
@@ -54,13 +56,14 @@ def open_on(disk: Disk, number: int, *, timeout_ms: int = 30_000) -> LogDir:
     return log_dir
 
 
-async def change(log_dir: LogDir) -> LogDirState:
-    await asyncio.wait_for(log_dir._failure_channel.take(), PATIENCE_S)
+async def change(channel: LogDirFailureChannel) -> LogDirState:
+    log_dir = await asyncio.wait_for(channel.take(), PATIENCE_S)
     return log_dir.state
 
 
 async def test_frozen_directory_is_stalled_until_it_answers(disks: tuple[Disk, Disk]) -> None:
-    hung, well = open_on(disks[0], 1), open_on(disks[1], 2)
+    channel, other = LogDirFailureChannel(max_dirs=1), LogDirFailureChannel(max_dirs=1)
+    hung, well = open_on(disks[0], 1, channel), open_on(disks[1], 2, other)
     file = await hung.run_operation(
         OpKind.APPEND, lambda: hung.vfs.open(f"{hung.path}/f", OpenMode.CREATE)
     )
@@ -74,14 +77,14 @@ async def test_frozen_directory_is_stalled_until_it_answers(disks: tuple[Disk, D
     with frozen(disks[0], at_most_s=THAW_AT_LATEST_S):
         waiting = hung.submit(OpKind.APPEND, lambda: write(6, b"during"))
         behind = hung.submit(OpKind.APPEND, lambda: write(12, b"behind"))
-        assert await change(hung) is LogDirState.STALLED
+        assert await change(channel) is LogDirState.STALLED
         with pytest.raises(LogDirImpairedError):
             hung.submit(OpKind.APPEND, lambda: write(0, b"refused"))
         for _ in range(100):
             await well.run_operation(OpKind.APPEND, lambda: None)
         assert well.state is LogDirState.ONLINE
         assert not waiting.done()
-    assert await change(hung) is LogDirState.ONLINE
+    assert await change(channel) is LogDirState.ONLINE
     # Which of the two writes the kernel blocked depends on the probe at that moment.
     outcomes = await asyncio.gather(waiting, behind, return_exceptions=True)
     refused = [o for o in outcomes if isinstance(o, LogDirImpairedError)]
@@ -97,13 +100,15 @@ async def test_frozen_directory_is_stalled_until_it_answers(disks: tuple[Disk, D
 
 
 async def test_frozen_directory_goes_offline_after_the_timeout(disks: tuple[Disk, Disk]) -> None:
-    hung, well = open_on(disks[0], 1, timeout_ms=1000), open_on(disks[1], 2, timeout_ms=1000)
+    channel, other = LogDirFailureChannel(max_dirs=1), LogDirFailureChannel(max_dirs=1)
+    hung = open_on(disks[0], 1, channel, timeout_ms=1000)
+    well = open_on(disks[1], 2, other, timeout_ms=1000)
     with frozen(disks[0], at_most_s=THAW_AT_LATEST_S):
         waiting = hung.submit(
             OpKind.APPEND, lambda: hung.vfs.open(f"{hung.path}/f", OpenMode.CREATE).close()
         )
         while hung.is_online:
-            await change(hung)
+            await change(channel)
         with pytest.raises((KafkaStorageError, LogDirImpairedError)):
             await waiting
         assert await well.run_operation(OpKind.APPEND, lambda: 1) == 1

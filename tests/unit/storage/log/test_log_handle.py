@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from errno import EAGAIN
@@ -23,6 +24,7 @@ from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.log_values import AppendResult
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.segments.segment_cache import CacheLimits
 from kraftjbod.storage.vfs import OpenMode, RealVfs
@@ -42,7 +44,7 @@ from tests.faults.rig import (
     read_log,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.unit.broker.gates import Gate, settle, until
+from tests.unit.broker.gates import PATIENCE_S, Gate, settle, until
 from tests.unit.storage.tiny_records import tiny
 
 NO_LIMIT = 2**62
@@ -184,12 +186,17 @@ async def test_read_detects_a_wrong_base_offset_of_a_single_batch() -> None:
 async def test_read_cached_returns_no_unpublished_batches() -> None:
     handle, *_ = await make()
     await append(handle)
-    view = handle.view
-    await append(handle)
-    handle._published.view = view
+    appending, written = append(handle), threading.Event()
+    # The thread has written the batch, but the event loop has not run since.
+    handle.log_dir.submit(OpKind.READ, written.set)
+    assert written.wait(PATIENCE_S)
     found = handle.read_cached(0, 1 << 20, NO_LIMIT, True)
     assert found is not None
     assert len(headers_of(found.records)) == 1
+    await appending
+    found = handle.read_cached(0, 1 << 20, NO_LIMIT, True)
+    assert found is not None
+    assert len(headers_of(found.records)) == 2
 
 
 async def test_append_as_follower_and_truncations_keep_offsets_and_epochs() -> None:

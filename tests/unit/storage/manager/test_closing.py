@@ -20,6 +20,7 @@ from tests.each_case import each_case
 from tests.faults.large_log import CountingVfs, count_steps
 from tests.faults.rig import (
     TOPIC_ID,
+    ManualClock,
     batch,
     checkpoint,
     format_dir,
@@ -33,10 +34,10 @@ REPLICAS = 20
 MARK = "/d1/.kafka_cleanshutdown"
 
 
-async def start(vfs: Vfs) -> LogManager:
+async def start(vfs: Vfs, clock: ManualClock | None = None) -> LogManager:
     if not vfs.exists("/d1/meta.properties"):
         format_dir(vfs, "/d1", 1)
-    manager = manager_of([open_dir(vfs, "/d1", 1)])
+    manager = manager_of([open_dir(vfs, "/d1", 1, clock=clock)])
     await manager.load()
     return manager
 
@@ -45,8 +46,8 @@ async def append(handle: LogHandle, epoch: int = 0) -> None:
     await handle.append_as_leader(batch(), headers_of(batch()), epoch)
 
 
-async def start_with_records(vfs: Vfs) -> LogManager:
-    manager = await start(vfs)
+async def start_with_records(vfs: Vfs, clock: ManualClock | None = None) -> LogManager:
+    manager = await start(vfs, clock)
     for partition in range(REPLICAS):
         await append(await manager.create(TopicPartition("t", partition), TOPIC_ID))
     return manager
@@ -67,22 +68,19 @@ async def test_close_logs_syncs_all_files_before_the_first_directory() -> None:
 
 
 async def test_close_logs_reports_progress_between_fsyncs() -> None:
-    vfs = FaultVfs(MemVfs())
-    manager = await start_with_records(vfs)
+    vfs, clock = FaultVfs(MemVfs()), ManualClock()
+    manager = await start_with_records(vfs, clock)
     log_dir = manager.dirs()[0]
-    beats: list[int] = []
-    syncs = 0
+    running_ms: list[int] = []
 
     def count(kind: str, path: str) -> None:
-        nonlocal syncs
         if kind in ("sync", "sync_dir"):
-            syncs += 1
-            beats.append(log_dir._executor.beats)
+            running_ms.append(log_dir.running_ms)
+            clock.ms += 1_000
 
     vfs.on_operation = count
     await close_logs(log_dir, manager.handles())
-    assert syncs == 6 * REPLICAS
-    assert len(set(beats)) == syncs
+    assert running_ms == [0] * (6 * REPLICAS)
 
 
 async def test_close_logs_of_unchanged_logs_writes_and_opens_nothing() -> None:

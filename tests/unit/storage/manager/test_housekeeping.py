@@ -13,6 +13,7 @@ from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.wall_guard import SETTLES_AFTER_MS, WallGuard
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.housekeeping import Housekeeping
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -203,7 +204,7 @@ async def test_flush_that_found_no_space_is_retried() -> None:
     handle = await segments(manager, 1)
     fault = vfs.inject(Fault(errno=ENOSPC, path="*leader-epoch*", sticky=False))
     chores(manager).request_flush(handle)
-    background = asyncio.ensure_future(chores(manager)._flush_rolled())
+    background = asyncio.ensure_future(chores(manager).run_jobs())
     while not fault.hits:
         await asyncio.sleep(0.001)
     while handle.recovery_point < handle.log_end_offset:
@@ -235,19 +236,21 @@ async def test_background_job_unexpected_error_of_a_replica_affects_no_other_rep
     assert bad.log_dir.is_online
 
 
-async def test_background_job_that_fails_as_a_whole_ends_no_other_job() -> None:
+async def test_background_job_that_fails_as_a_whole_ends_no_other_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
 
-    def broken() -> list[LogHandle]:
+    async def broken(_: Housekeeping) -> None:
         raise ZeroDivisionError
 
-    chores(manager)._handles, handles = broken, chores(manager)._handles
-    background = asyncio.ensure_future(manager.run_background())
-    while not handle.log_dir.jobs.failures:
-        await asyncio.sleep(0.001)
-        clock.ms += 1000
-    chores(manager)._handles = handles
+    with monkeypatch.context() as patched:
+        patched.setattr(Housekeeping, "retain", broken)
+        background = asyncio.ensure_future(manager.run_background())
+        while not handle.log_dir.jobs.failures:
+            await asyncio.sleep(0.001)
+            clock.ms += 1000
     data = batch(body=bytes(600))
     for _ in range(2):
         await handle.append_as_leader(data, headers_of(data), 0)
