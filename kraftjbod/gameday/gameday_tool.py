@@ -160,7 +160,7 @@ def main(
     if observe == (scenario is not None):
         raise click.UsageError("say either --scenario or --observe")
     phases = Phases(before_s=before_seconds, fault_s=fault_seconds, after_s=after_seconds)
-    gameday = _GameDay(
+    gameday = GameDay(
         settings=Settings(
             bootstrap_servers=cluster.bootstrap_server,
             topic=topic or _TOPIC,
@@ -189,7 +189,7 @@ def main(
 
 
 async def _until_signal(
-    gameday: _GameDay, cluster: ClusterAddress, scenarios: tuple[str, ...]
+    gameday: GameDay, cluster: ClusterAddress, scenarios: tuple[str, ...]
 ) -> int | None:
     """Play until done or until a signal. Return the signal; faults are undone by then."""
     ended_by: list[int] = []
@@ -211,7 +211,7 @@ async def _until_signal(
 
 
 @dataclass(slots=True, kw_only=True)
-class _GameDay:
+class GameDay:
     """Plays scenarios in sequence, and collects one report."""
 
     settings: Settings

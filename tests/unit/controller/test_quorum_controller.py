@@ -279,7 +279,7 @@ async def test_large_changes_of_broker_are_written_in_several_entries(
     assert {partition.leader for _, partition in state.partitions()} == {TWO}
     await node.heartbeat(state.brokers[TWO].epoch, broker_id=TWO)
     offset = state.offset
-    node.managers._heartbeats.end_session(TWO)
+    node.clock.ms += 100_000
     epoch = await node.register("xy", TWO, incarnation=b"2")
     assert (epoch, state.offset > offset + 3) == (state.offset, True)
     assert state.brokers[TWO].epoch == epoch
@@ -327,7 +327,9 @@ async def test_dynamic_controller_config_applies_at_once_and_after_restart(
     await again.controller.stop()
 
 
-async def test_metadata_above_64_mib_is_restored_and_fetched_by_brokers(vfs: FaultVfs) -> None:
+async def test_metadata_above_64_mib_is_restored_and_fetched_by_brokers(
+    vfs: FaultVfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before, such metadata could be written, but controllers and brokers could not start with
     it."""
     node = Node(vfs, max_fetch_bytes=8 << 20)
@@ -341,7 +343,9 @@ async def test_metadata_above_64_mib_is_restored_and_fetched_by_brokers(vfs: Fau
             name="a",
             value=value,
         )
-        await node.controller._commit(ControllerResult(records=(record,), response=None))
+        with monkeypatch.context() as patched:
+            patched.setattr(node.managers, "decide", _decided(node, record))
+            await node.controller.handle(DELETE_NOTHING)
         size_bytes += len(value)
     node.controller.on_snapshot_due()
     while await node.driver.committed.newest_snapshot() is None:

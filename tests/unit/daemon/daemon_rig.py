@@ -14,7 +14,7 @@ from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.process.environment import Environment
-from kraftjbod.daemon.wiring.broker_disks import open_disks
+from kraftjbod.daemon.wiring.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.wiring.broker_wiring import BrokerWiring, build_wiring
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
 from kraftjbod.storage.vfs import RealVfs
@@ -100,6 +100,15 @@ async def wiring_on(
     tmp_path: Path, around: Environment | None = None, **more: str
 ) -> AsyncIterator[BrokerWiring]:
     """Yield the wiring of a broker with one directory and no controller; none of it is running."""
+    async with disks_and_wiring_on(tmp_path, around, **more) as (_, wiring):
+        yield wiring
+
+
+@contextlib.asynccontextmanager
+async def disks_and_wiring_on(
+    tmp_path: Path, around: Environment | None = None, **more: str
+) -> AsyncIterator[tuple[BrokerDisks, BrokerWiring]]:
+    """Yield the open disks of such a broker, too."""
     around = around or Environment()
     config = broker_config(9, format_disk(tmp_path / "d1", 1), **more)
     tasks = BackgroundTasks()
@@ -109,7 +118,7 @@ async def wiring_on(
     wiring = build_wiring(config, around, disks, advertised, tasks)
     assert len(tasks) == 0
     assert threading.active_count() == threads
-    yield wiring
+    yield disks, wiring
     wiring.cluster.channel.close()
     await disks.logs.close(broker_epoch=-1)
     disks.metadata_dir.close()

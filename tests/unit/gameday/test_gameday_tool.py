@@ -48,7 +48,7 @@ def test_gameday_interrupted_by_error_reports_played_scenarios(
         day.outcomes.append(outcome())
         raise StartupError("broker 1 is not back")
 
-    monkeypatch.setattr(gameday_tool._GameDay, "play", play)
+    monkeypatch.setattr(gameday_tool.GameDay, "play", play)
     svg = tmp_path / "day.svg"
     words = [*BOOTSTRAP, "--scenario", "all", "--svg", str(svg)]
     done = CliRunner().invoke(main, words)

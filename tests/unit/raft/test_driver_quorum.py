@@ -346,7 +346,7 @@ async def test_raft_driver_two_damaged_voters_elect_no_leader(net: Net) -> None:
     await until(lambda: not leader.driver.leads)
     for _ in range(3):
         leader.driver.core.campaign()
-        leader.driver._note_change()
+        leader.driver.ask_for_log(())
         await asyncio.sleep(0.05)
     assert not any(n.driver.leads for n in net.nodes.values())
     assert all(net.nodes[n.node_id].driver.core.is_mute for n in damaged)

@@ -13,7 +13,7 @@ from kraftjbod.cli.clients.cluster_client import (
     PartitionMetadata,
     TopicMetadata,
 )
-from kraftjbod.core.errors import StartupError
+from kraftjbod.core.errors import ErrorCode, StartupError
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.gameday.faults.cluster_watch import (
     ClusterWatch,
@@ -22,6 +22,7 @@ from kraftjbod.gameday.faults.cluster_watch import (
     victims,
     wait_in_sync,
 )
+from tests.unit.broker.gates import until
 from tests.unit.cli.mini_broker import BROKER_ID, DIRECTORY_ID, mini_broker
 
 
@@ -60,12 +61,17 @@ def test_is_in_sync_requires_all_replicas() -> None:
     assert not is_in_sync(metadata(1, (1,)), "t")
 
 
-def test_cluster_watch_notes_leader_changes() -> None:
-    watch = ClusterWatch("127.0.0.1:1", "t")
-    for leader in (1, 1, -1, 2):
-        watch._take(metadata(leader, (1, 2)))
-    assert [change.leader for change in watch.changes] == [-1, 2]
-    assert watch.leaders == {0: 2}
+async def test_cluster_watch_notes_leader_changes() -> None:
+    async with mini_broker() as broker:
+        broker.create("t")
+        watch = ClusterWatch(broker.address, "t")
+        watching = asyncio.create_task(watch.run_watch())
+        await until(lambda: watch.leaders == {0: BROKER_ID})
+        broker.fail_next["Metadata"].append(ErrorCode.LEADER_NOT_AVAILABLE)
+        await until(lambda: len(watch.changes) == 2)
+        assert [change.leader for change in watch.changes] == [-1, BROKER_ID]
+        assert watch.leaders == {0: BROKER_ID}
+        watching.cancel()
 
 
 async def test_cluster_watch_reports_trouble_and_retries() -> None:

@@ -123,7 +123,8 @@ def test_raft_core_entries_of_an_older_term_are_not_committed_by_counting() -> N
     core = _core(voters=(1, 2, 3), term=2, entries=(Entry(0, 2, b"of an older term"),))
     core.step(VoteReply(sender=node(2), to=node(1), term=3, granted=True))
     core.campaign()
-    core._stand(is_transfer=False)
+    core.ready()
+    core.step(PreVoteReply(sender=node(2), to=node(1), term=2, granted=True))
     hard_state = core.ready().hard_state
     assert hard_state is not None
     core.hard_state_persisted(hard_state)
