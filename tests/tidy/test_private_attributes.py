@@ -42,6 +42,7 @@ REASONS: Final[Mapping[str, Mapping[str, int]]] = {
         "tests/unit/storage/replicas/test_swap_recovery.py": 4,
     },
     "The test waits for a moment, or causes one, that no event shows.": {
+        "tests/faults/moves/test_move_faults.py": 1,
         "tests/unit/broker/groups/coordinator/test_consumer_group_driver.py": 1,
         "tests/unit/broker/replicas/test_replica_appends.py": 1,
         "tests/unit/raft/log/test_snapshot_maker.py": 1,

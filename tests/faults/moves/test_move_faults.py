@@ -15,11 +15,7 @@ from errno import EIO, ENOSPC
 
 import pytest
 
-from kraftjbod.core.errors import (
-    KafkaStorageError,
-    OperatingError,
-    UnknownTopicOrPartitionError,
-)
+from kraftjbod.core.errors import KafkaStorageError, OperatingError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
@@ -69,10 +65,7 @@ async def serve_remaining_dirs(manager: LogManager, written: Written) -> None:
     for log_dir in manager.offline_dirs():
         manager.drop(log_dir)
     handle = manager.get(TP)
-    if handle is None:
-        return
-    # A failed removal leaves a handle that accepts nothing.
-    with suppress(UnknownTopicOrPartitionError):
+    if handle is not None and not handle._published.is_closed:
         await append(handle, written, random.Random(3), handle.latest_epoch + 1)
 
 
