@@ -84,7 +84,10 @@ def why_invalid_quota(types: frozenset[str], key: str, value: float) -> str | No
 
 
 def client_entity(user: str, client_id: str) -> QuotaEntity:
-    return ((CLIENT_ID, client_id), (USER, user))
+    """Return the entity of a client. Names beyond the longest one with a quota are cut, because
+    nodes remember the entities of thousands of clients."""
+    most = _MAX_NAME_CHARS + 1
+    return ((CLIENT_ID, client_id[:most]), (USER, user[:most]))
 
 
 def address_entity(host: str) -> QuotaEntity:

@@ -102,11 +102,7 @@ async def _after(
 
 def client_of(context: RequestContext) -> QuotaEntity:
     """Return the user and the client id."""
-    return client_entity(user_of(context), context.client_id or "")
-
-
-def user_of(context: RequestContext) -> str:
-    return context.connection.principal.partition(":")[2]
+    return client_entity(context.connection.principal.partition(":")[2], context.client_id or "")
 
 
 def _key_of(request: ProduceRequest | FetchRequest) -> str:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from kraftjbod.broker.apis.admin.forwarding import TimeLeft, find_topics, forward
-from kraftjbod.broker.apis.client_throttle import MAX_THROTTLE_MS, user_of
+from kraftjbod.broker.apis.client_throttle import MAX_THROTTLE_MS, client_of
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.client_quota import CLIENT_ID, USER
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicId
 from kraftjbod.core.loop.work_slices import in_slices
@@ -84,10 +85,9 @@ class _Mutations:
 
     def __init__(self, context: RequestContext, *, is_strict: bool) -> None:
         self._context = context
+        names = dict(client_of(context))
         self.client = MutatingClient(
-            user=user_of(context),
-            client_id=context.client_id or "",
-            is_strict=is_strict,
+            user=names[USER] or "", client_id=names[CLIENT_ID] or "", is_strict=is_strict
         )
         self._wait_ms = 0
 

@@ -37,6 +37,12 @@ def test_candidates_of_an_address_are_itself_and_the_default() -> None:
     assert list(candidates(one)) == [(one, one), ((("ip", None),), one)]
 
 
+def test_client_entity_cuts_names_that_are_longer_than_any_with_a_quota() -> None:
+    """A client id may have 32 KB, and nodes remember thousands."""
+    assert client_entity("u" * 5000, "c") == (("client-id", "c"), ("user", "u" * 1001))
+    assert client_entity("u", "c" * 5000)[0] == ("client-id", "c" * 1001)
+
+
 def test_entity_of_does_not_depend_on_the_order_of_types() -> None:
     assert entity_of({"user": "alice", "client-id": "app"}) == (APP, ALICE)
 

@@ -497,3 +497,49 @@ async def test_pause_of_reading_from_the_start_holds_back_frames_but_not_the_han
     assert [frame[0] for frame in frames] == list(range(200))
     writer.close()
     server.close()
+
+
+async def test_stop_of_reading_from_the_start_holds_back_the_handshake_until_the_end(
+    authority: Authority, server_context: ssl.SSLContext
+) -> None:
+    """For connections above the rate of their address: they cost no handshake."""
+    made: list[Connection] = []
+
+    class Held:
+        def __init__(self, connection: Connection) -> None:
+            loop = asyncio.get_running_loop()
+            made.append(connection)
+            loop.call_soon(connection.stop_reading)
+            loop.call_later(0.05, connection.abort, "held for too long")
+
+        def frame_received(self, frame: Any) -> None: ...
+
+        def writing_resumed(self) -> None: ...
+
+        def connection_closed(self, reason: str) -> None: ...
+
+    settings = TlsSettings(
+        listener_name="SECURE", context=lambda: server_context, principal_of=principal_of
+    )
+    turns = HandshakeTurns()
+
+    def make() -> TlsTransport:
+        limits = ConnectionLimits(max_frame_bytes=1_000_000)
+        return TlsTransport(Connection(make_receiver=Held, limits=limits), settings, turns)
+
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await until(lambda: made != [])
+    for _ in range(3):
+        await asyncio.sleep(0)
+    outgoing = ssl.MemoryBIO()
+    client = authority.client_context().wrap_bio(
+        ssl.MemoryBIO(), outgoing, server_hostname="localhost"
+    )
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    writer.write(outgoing.read())
+    assert await is_closed(reader), "without an answer"
+    writer.close()
+    server.close()
