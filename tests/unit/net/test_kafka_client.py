@@ -198,3 +198,49 @@ async def test_kafka_connection_fails_if_the_broker_closes() -> None:
     async with broker(lambda f: None) as port:
         with pytest.raises(ConnectionLostError, match="closed by the peer"):
             await connect(port)
+
+
+async def test_kafka_connection_logs_in_again_once_before_requests_after_most_of_the_session() -> (
+    None
+):
+    lifetimes_ms = iter([1, 600_000])
+    logins = 0
+
+    async def log_in(_connection: KafkaConnection, _timeout_ms: int) -> int:
+        nonlocal logins
+        logins += 1
+        # Other requests come during the login.
+        await asyncio.sleep(0.01)
+        return next(lifetimes_ms)
+
+    async with server() as listener:
+        connection = await KafkaConnection.connect(
+            "127.0.0.1", listener.port, client_id="test", timeout_ms=5000, login=log_in
+        )
+        assert logins == 1
+        requests = [FetchRequest(session_id=number) for number in range(5)]
+        answers = await asyncio.gather(
+            *(connection.request(one, timeout_ms=5000) for one in requests)
+        )
+        assert [answer.session_id for answer in answers] == [0, 1, 2, 3, 4]
+        assert logins == 2
+        connection.close()
+
+
+async def test_kafka_connection_is_closed_if_the_later_login_fails() -> None:
+    is_valid = True
+
+    async def log_in(_connection: KafkaConnection, _timeout_ms: int) -> int:
+        if not is_valid:
+            raise OperatingError("no such user", code=ErrorCode.SASL_AUTHENTICATION_FAILED)
+        return 1
+
+    async with server() as listener:
+        connection = await KafkaConnection.connect(
+            "127.0.0.1", listener.port, client_id="test", timeout_ms=5000, login=log_in
+        )
+        await asyncio.sleep(0.01)
+        is_valid = False
+        with pytest.raises(ConnectionLostError, match="no such user"):
+            await connection.request(FetchRequest(session_id=1), timeout_ms=5000)
+        assert not connection.is_open
