@@ -42,6 +42,7 @@ from kraftjbod.core.metadata_version import (
     MetadataVersion,
 )
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedNode
+from kraftjbod.testing.simulation.simulated_host import SimulatedProcess
 from tests.sim.search.faults.operator_work import OperatorWork
 from tests.sim.search.faults.schedule import Fault, Kind
 from tests.sim.search.faults.stage import POLL_S, Plays, Stage, wait
@@ -89,6 +90,8 @@ class AdminWork:
     def __init__(self, stage: Stage, operator: OperatorWork) -> None:
         self._stage = stage
         self._operator = operator
+        #: The process that still runs the older software after that was replaced on its host.
+        self._older_process: SimulatedProcess | None = None
 
     def plays(self) -> Plays:
         return {
@@ -335,7 +338,7 @@ class AdminWork:
             await self._raise_to(high)
             await wait(fault)
             if older is not None and fault.rng().random() < _REPLACED_SOFTWARE:
-                older.features = SUPPORTED_FEATURES
+                older.features, self._older_process = SUPPORTED_FEATURES, older.process
             return
         is_safe = fault.rng().random() < 0.5
         kind = UpgradeType.SAFE_DOWNGRADE if is_safe else UpgradeType.UNSAFE_DOWNGRADE
@@ -387,10 +390,13 @@ class AdminWork:
             older.features = SUPPORTED_FEATURES
 
     def _is_outdated(self, level: MetadataVersion) -> bool:
-        """Return whether a registered node knows no ``level``.
+        """Return whether a node that runs or is registered knows no ``level``.
 
-        New software is in use from the next start of its node on.
+        New software is in use from the next start of its node on. A controller is not registered
+        while the level is lower than that of such registrations.
         """
+        if any(host.process is self._older_process is not None for host in self._nodes()):
+            return True
         state = self._stage.view.decided()
         if state is None:
             return False
@@ -399,9 +405,11 @@ class AdminWork:
         return any(each.name == METADATA_VERSION and each.highest < level.value for each in ranges)
 
     def _older_host(self) -> SimulatedNode | None:
+        return next((host for host in self._nodes() if host.features is OLDER_FEATURES), None)
+
+    def _nodes(self) -> tuple[SimulatedNode, ...]:
         cluster = self._stage.cluster
-        nodes = (*cluster.brokers.values(), *cluster.controllers)
-        return next((host for host in nodes if host.features is OLDER_FEATURES), None)
+        return (*cluster.brokers.values(), *cluster.controllers)
 
     async def _raise_to(self, level: MetadataVersion) -> bool:
         """Return whether it was refused, or failed."""

@@ -44,6 +44,18 @@ def test_metadata_version_with_mixed_software_stays_at_older_level() -> None:
     assert older.features is SUPPORTED_FEATURES, "new software is in use from the next start on"
 
 
+def test_metadata_version_stays_while_a_controller_still_runs_replaced_software() -> None:
+    """The metadata has no registration of a controller at that level."""
+    run = SeedRun(11, Shape(partitions=2, is_mixed=True), schedule_of([Kind.DOWNGRADE] * 4))
+    run._cluster.broker(3).features = SUPPORTED_FEATURES
+    older = run._cluster.controllers[0]
+    older.features = OLDER_FEATURES
+    outcome = run.run()
+    assert outcome.findings == []
+    assert older.features is SUPPORTED_FEATURES
+    assert not [line for line in outcome.story if "lower metadata.version" in line]
+
+
 @pytest.mark.parametrize("controllers", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_cluster_heals_after_unregistered_broker_and_unclean_leader(controllers: int) -> None:
     outcome = play(_BROKERS, controllers=controllers, every_ms=9_000)
