@@ -30,7 +30,11 @@ MOST_LINES: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedDir:
-    """One directory before and after; ``load`` and ``fixed_bytes`` are the planner's input."""
+    """One directory before and after the plan.
+
+    ``load`` and ``fixed_bytes``, the bytes that no move can remove, are the planner's input.
+    ``largest_bytes`` is the size of the largest replica, and write rates are bytes per second.
+    """
 
     broker_id: int
     path: str

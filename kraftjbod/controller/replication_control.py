@@ -389,8 +389,8 @@ class ReplicationControlManager:
     def alter_partition(
         self, request: AlterPartitionRequest
     ) -> ControllerResult[AlterPartitionResponse]:
-        """Return the records of the in-sync replicas that a leader requests, and a result per
-        partition.
+        """Return the records that change ISRs as a leader requests, and a result per partition.
+        The records also end an unclean leader recovery.
 
         :raises OperatingError: the sender is not registered with that broker epoch.
         """

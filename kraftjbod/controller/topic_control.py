@@ -67,7 +67,9 @@ _UNSET: Final = -1
 
 
 class TopicControlManager:
-    """Decides about topics. Reads the shared state and changes nothing of it."""
+    """Decides requests that create, find, grow and delete topics. Reads the shared state and does
+    not change it.
+    """
 
     def __init__(
         self,

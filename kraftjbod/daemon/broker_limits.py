@@ -11,9 +11,10 @@ from kraftjbod.core.descriptor_budget import DescriptorBudget
 
 
 def broker_limits(config: BrokerConfig, max_open_files: int) -> dict[str, int]:
-    """Return the limits by name, for the event ``broker_limits``; -1 means unlimited.
+    """Return the limits by name, for the event ``broker_limits``.
 
-    :param max_open_files: RLIMIT_NOFILE of the process; negative if unlimited.
+    :param max_open_files: RLIMIT_NOFILE of the process; negative if unlimited, which counts as
+        1,048,576 descriptors.
     """
     budget = DescriptorBudget(max_open_files)
     return {

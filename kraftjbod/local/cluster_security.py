@@ -50,7 +50,10 @@ _BACKDATED: Final = datetime.timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class ClusterSecurity:
-    """The files in ``directory``, for one security protocol."""
+    """Certificates, users and client settings of a local cluster with the protocol ``security``.
+
+    Its files are in ``directory``.
+    """
 
     security: Security
     directory: Path

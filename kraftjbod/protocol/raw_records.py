@@ -172,7 +172,10 @@ def thinned_batch(
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """Return the batch of ``header`` without records; producer, epoch and offsets are kept."""
+    """Return the batch of ``header`` without records; producer, epoch and offsets are kept.
+
+    Base timestamp, compression and delete horizon are cleared.
+    """
     attributes = header.attributes & ~(HORIZON_BIT | COMPRESSION_BITS)
     emptied = header._replace(attributes=attributes, base_timestamp=_NO_TIMESTAMP, record_count=0)
     return sealed(emptied, b"")

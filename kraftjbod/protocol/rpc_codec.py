@@ -212,7 +212,8 @@ def decode_request(
 
 
 def decode_response(frame: bytes | memoryview) -> IncomingResponse:
-    """Decode a response frame, without its length field.
+    """Decode a response frame, without its length field. An error response is returned in
+    ``error``, not raised.
 
     :raises RemoteProtocolError: ``frame`` is not a valid response.
     """

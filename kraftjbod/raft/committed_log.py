@@ -184,7 +184,7 @@ class CommittedLog:
         self._reloading.add_done_callback(self._note_end)
 
     async def leave(self) -> None:
-        """Pause until :meth:`reload`.
+        """Pass no entries to the listener until :meth:`reload`.
 
         A snapshot from another replica is about to replace the log.
         """

@@ -75,7 +75,7 @@ def test_changes_of_one_name_survive_a_crash_in_their_order() -> None:
     assert _outcomes(vfs, "/") == {("newest",), ()}
 
 
-def test_sync_dir_makes_only_names_of_its_directory_durable() -> None:
+def test_sync_dir_makes_names_in_its_directory_and_renames_into_it_durable() -> None:
     vfs = MemVfs()
     for directory in ("/x/d", "/x/e"):
         vfs.make_dirs(directory)

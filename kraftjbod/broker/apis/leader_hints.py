@@ -26,7 +26,8 @@ E = TypeVar("E")
 
 
 class LeaderHints(Generic[L, E]):
-    """The hints of one response.
+    """The hints of one response: for partitions that this broker does not lead, the leader, and the
+    endpoints of these leaders, so that clients need no Metadata request (KIP-951).
 
     ``leader`` and ``endpoint`` create its ``CurrentLeader`` and ``NodeEndpoint`` objects.
     ``has_leaders`` and ``has_endpoints`` are whether the response's version has these fields.

@@ -88,7 +88,8 @@ class ReplicaMove:
 
     def has_stalled(self, now_ms: int, after_ms: int) -> bool:
         """Return whether the move has made no progress for ``after_ms`` until ``now_ms``
-        (monotonic); True only once per such stall. False while the move waits for a thread.
+        (monotonic); True only once per such stall. False while the move waits for a thread, and
+        after its end.
         """
         since_ms = self._progress_at_ms
         if since_ms is None or self._is_stall_reported or self.state.is_over:

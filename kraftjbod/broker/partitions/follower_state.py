@@ -32,7 +32,11 @@ class Moments:
 
 
 class Speaker:
-    """One fetch session as the source of a follower's reports."""
+    """The reports of one fetch session of a follower.
+
+    A request reports the follower's end of its partitions. The next request of the session confirms
+    that the response arrived, and with it those reports.
+    """
 
     __slots__ = ("answered_at", "since", "unheard")
 

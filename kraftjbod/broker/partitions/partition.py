@@ -469,7 +469,9 @@ class Partition:
         return True
 
     def truncated(self, log_end_offset: int) -> None:
-        """Note that the local log was truncated or recreated and now ends at ``log_end_offset``."""
+        """Note that the local log was truncated or recreated and now ends at ``log_end_offset``.
+        The high watermark is not above it afterwards.
+        """
         self.log_end_offset = log_end_offset
         self.high_watermark = min(self.high_watermark, log_end_offset)
 

@@ -47,7 +47,7 @@ class ClientSettings(SslConfig):
 
     @classmethod
     def from_values(cls, values: Mapping[str, str], source: str) -> Self:
-        """Parse the values of a properties file.
+        """Parse the values of a properties file. Unknown keys are ignored.
 
         :param source: path of the file, for error messages.
         :raises ConfigError: naming ``source`` and each key with a wrong value.

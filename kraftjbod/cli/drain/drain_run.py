@@ -392,7 +392,11 @@ class Drain:
 
     async def cancel(self) -> int:
         """Cancel moves out of the source, lift the cordon, and return the number of cancelled
-        moves."""
+        moves.
+
+        If the source is a whole broker, all its dynamic cordons are removed, also those that an
+        operator set.
+        """
         snapshot = await self._read()
         order = _on_the_way_out(self.source, snapshot)
         if order.replicas:

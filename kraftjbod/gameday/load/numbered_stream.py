@@ -10,7 +10,10 @@ _FILLING: Final = b"the quick brown fox jumps over the lazy dog; "
 
 
 class NumberedStream:
-    """Keys are ``<run>:<number>``; values are the key and padding up to ``size_bytes``."""
+    """Records of a load whose keys and values tell their number.
+
+    Keys are ``<run>:<number>``. Values are the key and padding, cut to ``size_bytes``.
+    """
 
     def __init__(self, run: str, *, size_bytes: int) -> None:
         self._prefix = f"{run}:".encode()

@@ -61,7 +61,7 @@ def differences(frame: DataFrame, difference: str, detail: Column) -> DataFrame:
 
 
 def all_of(frames: list[DataFrame]) -> DataFrame:
-    """Return the union of frames of differences."""
+    """Return the union of frames of differences, at least one, as ``AUDIT_DIFFERENCES``."""
     return cast_to(reduce(DataFrame.unionByName, frames), AUDIT_DIFFERENCES)
 
 

@@ -19,7 +19,9 @@ Partition = tuple[str, int]
 
 
 class LogRange(NamedTuple):
-    """The existing offsets of one partition, a row of ``LOG_RANGES``; None if it has no leader."""
+    """The existing offsets of one partition, from ``log_start`` to before ``log_end``: a row of
+    ``LOG_RANGES``. Both are None if it has no leader.
+    """
 
     topic: str
     partition: int

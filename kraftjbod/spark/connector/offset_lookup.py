@@ -204,6 +204,8 @@ class OffsetLookup:
 
         Deleted partitions are omitted, unless the options name an offset of 0 or more.
 
+        An ending timestamp without a record gives the log end.
+
         :param is_start: whether ``position`` is the start of the query, else its end.
         :raises ConfigError: the options omit a partition of ``partitions`` or name any other. Or a
             partition has no record for a starting timestamp, and the strategy is not latest.

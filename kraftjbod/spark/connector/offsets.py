@@ -225,7 +225,11 @@ def unknown_first_offsets(start: StreamOffset, end: StreamOffset) -> list[TopicP
 def check_range(
     partition: TopicPartition, start: int, end: int, earliest: int, latest: int
 ) -> list[str]:
-    """Return sentences about errors in the offsets that a user gave for one partition."""
+    """Return sentences about errors in the offsets that a user gave for one partition, none if they
+    are right.
+
+    :param end: exclusive, as ``latest``.
+    """
     wrong = []
     if start > end:
         wrong.append(f"{partition} begins at offset {start} and ends before it, at {end}")

@@ -92,7 +92,8 @@ def does_without_spark(
     **_options: Any,
 ) -> bool:
     """Check the options that name the input and the drains; return whether the job runs without
-    Spark.
+    Spark: its input are brokers, ``tables`` is a local folder, and neither ``master`` nor ``conf``
+    is given.
 
     :raises click.UsageError: not exactly one source for the plan, or a drain is impossible.
     """

@@ -124,7 +124,10 @@ def read_folder(spark: SparkSession, table: str, schema: StructType) -> DataFram
 
 
 def is_unfinished(spark: SparkSession, table: str) -> bool:
-    """Return whether the last computation of ``table`` was interrupted or is still running."""
+    """Return whether the last computation of ``table`` was interrupted or is still running.
+
+    Only for tables whose generations are numbered. False if there is no generation.
+    """
     folders = Folders(spark)
     numbers = _generations(folders, table)
     return bool(numbers) and not _complete(folders, table, numbers[-1:])

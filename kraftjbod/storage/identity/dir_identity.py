@@ -51,8 +51,13 @@ def identify(
     cluster_id: str,
     node_id: BrokerId,
 ) -> Identity:
-    """Return which directory the disk at ``path`` is: :class:`Found`, :class:`Unnamed` or
-    :class:`Refused`.
+    """Return which directory the disk at ``path`` is.
+
+    * :class:`Found`: it has a directory id and belongs to this node, remembered or not.
+    * :class:`Unnamed`: it has no directory id, and may get one.
+    * :class:`Refused`: it belongs to another node or cluster, has an unknown id where the node
+      remembers another directory, or has no ``meta.properties`` although the node remembers a
+      directory at ``path``.
 
     :param properties: content of its ``meta.properties``; None if the file does not exist.
     :param known: the directories that this node remembers.

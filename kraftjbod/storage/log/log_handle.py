@@ -257,6 +257,8 @@ class LogHandle:
     ) -> Completion[AppendResult]:
         """Append validated batches. Offsets are assigned when the write happens.
 
+        :param terms: the checks of sequence numbers and transactions that apply.
+
         The completion is answered when the batches are written; they need not be durable. It can
         also get an OperatingError of :meth:`UnifiedLog.append_as_leader`, a KafkaStorageError, or a
         LogDirImpairedError if the disk is full or stalls.
@@ -827,6 +829,9 @@ class LogHandle:
     async def purge(self, segments: Sequence[LogSegment]) -> None:
         """Close and unlink ``segments`` that were retired. A large one takes several operations,
         which truncate it first. After an error the call may be repeated.
+
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory is stalled, or its queue is full.
         """
         log_dir, replica = self.log_dir, self.topic_partition
         for segment in segments:

@@ -107,7 +107,7 @@ def test_names_security_matches_keys_of_tls_sasl_and_the_authorizer() -> None:
     assert named == SslConfig.keys() | SaslConfig.keys() | own
 
 
-def test_protocol_of_listener_is_mapped_or_its_name() -> None:
+def test_protocol_of_listener_is_mapped_or_its_name_or_plaintext() -> None:
     items = ["A:SSL", " b : PLAINTEXT"]
     assert [protocol_of(name, items) for name in ("a", "B", "C", "SSL", "X_SASL")] == [
         "SSL",

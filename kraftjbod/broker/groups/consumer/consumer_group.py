@@ -143,7 +143,8 @@ class ConsumerGroup:
         """Take the place of a classic group. The sessions of the members start at ``now_ms``
         (monotonic).
 
-        :param facts: the facts that convert the group, to be written with its first changes.
+        :param facts: the facts that convert the group, to be written with its first changes;
+            without committed offsets.
         """
         for fact in facts:
             if isinstance(fact, GroupFact):

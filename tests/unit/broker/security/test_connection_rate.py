@@ -28,7 +28,7 @@ def test_connections_beyond_a_burst_are_delayed_and_not_counted() -> None:
     assert rig.delays("10.0.0.2", 100) == [0] * 100, "no quota"
 
 
-def test_delay_is_limited_and_the_default_is_of_each_address() -> None:
+def test_delay_is_limited_and_the_default_applies_to_each_address() -> None:
     rig = Rig({(("ip", None),): {KEY: 0.1}})
     for host in ("10.0.0.1", "10.0.0.2"):
         assert rig.delays(host, 2) == [0, MAX_DELAY_MS]

@@ -138,7 +138,7 @@ def test_failed_step_makes_the_rebuild_invalid() -> None:
     assert not log.take_rebuilt(unread.replay, is_written=True)
 
 
-def test_truncation_without_a_snapshot_waits_for_a_replay_in_steps_and_then_reads_little() -> None:
+def test_truncation_without_a_snapshot_requires_a_replay_and_succeeds_after_its_steps() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d1")
     log = create_log(vfs, "/d1", TP, TOPIC_ID, TopicConfig(segment_bytes=2**30))
