@@ -85,7 +85,7 @@ class LogDamage:
 
     def require_end(self, at: int, surveyed: LogSegment | None = None) -> None:
         """Require that segment number ``at`` ends where the next one begins, or that its damage is
-        known. Compaction may remove the end of a segment, so a compacted one passes.
+        known. Compaction keeps the last batch of a segment, so a compacted one has the same end.
 
         A search that continues in the next segment calls this method, because the next segment does
         not show that records before it are lost. The last segment needs no check: loading compares
@@ -98,7 +98,7 @@ class LogDamage:
             surveyed.
         """
         segment = self._segments[at]
-        if at + 1 == len(self._segments) or segment.may_have_gaps:
+        if at + 1 == len(self._segments):
             return
         end = self._end_of(at)
         if segment.end_offset() == end:
