@@ -18,9 +18,11 @@ from kraftjbod.core.loop.task_end import raise_task_error
 
 
 class BackgroundTasks:
-    """A set of background tasks.
+    """Starts background coroutines, and keeps their tasks so that :meth:`idle` and :meth:`close`
+    can wait for them.
 
-    ``jobs`` handles the failures of kept and attempted work; by default it is a new guard.
+    An unexpected error of a task from ``start`` ends the process. Errors of work passed to
+    :meth:`keep` and :meth:`attempt` are handled by ``jobs``, by default a new guard.
     """
 
     def __init__(self, jobs: JobGuard | None = None) -> None:

@@ -10,7 +10,9 @@ from kraftjbod.net.connection_context import ConnectionContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """The data about a request besides its body, for its handler."""
+    """The data that a handler needs about a request besides its body: the connection, the header's
+    version and client id, and the client's rights and quota.
+    """
 
     connection: ConnectionContext
     api_version: int

@@ -43,7 +43,9 @@ _LEAST_LEVEL: Final = MetadataVersion.IV_4_4_IV2_J1
 
 
 class AclControlManager:
-    """Decides about bindings. Reads the shared state and changes nothing of it."""
+    """Decides requests that create and delete ACL bindings. Returns the records; the replay of the
+    records changes the metadata.
+    """
 
     def __init__(self, state: MetadataState, random_bytes: Callable[[int], bytes]) -> None:
         self._state = state

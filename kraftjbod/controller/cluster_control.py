@@ -53,8 +53,9 @@ from kraftjbod.protocol.rpc_messages import BrokerHeartbeatRequest, BrokerRegist
 
 
 class ClusterControlManager:
-    """Decides about registrations and heartbeats of brokers. Reads the shared state and changes
-    nothing of it."""
+    """Decides registrations and heartbeats of brokers, and tells which brokers may receive
+    replicas. Returns records; the replay of the records changes the metadata.
+    """
 
     def __init__(
         self,

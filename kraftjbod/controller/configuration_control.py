@@ -78,7 +78,9 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigurationControlManager:
-    """Decides about configurations. Reads the shared state and changes nothing of it."""
+    """Decides changes of the configurations of topics, brokers and groups. Returns records; the
+    replay of the records changes the metadata.
+    """
 
     def __init__(self, *, state: MetadataState, settings: SettingsInForce) -> None:
         self._state = state

@@ -108,7 +108,11 @@ def is_from_broker(request: RpcRequest) -> bool:
 
 
 class ControlManagers:
-    """All control managers, over one metadata state. ``now_ms`` is monotonic in all methods."""
+    """All decisions of the controller over one metadata state: :meth:`decide` returns the records
+    and the response of a request, and :meth:`replay` applies records.
+
+    ``now_ms`` is monotonic in all methods.
+    """
 
     def __init__(
         self,
@@ -459,7 +463,9 @@ class ControlManagers:
         self._heartbeats.refused(broker.broker_id, broker.epoch)
 
     def discount_pause(self, pause_ms: int, now_ms: int) -> bool:
-        """Disregard a pause of this process, which ends now; return whether it was long."""
+        """Extend sessions and reconnect graces after a pause of this process, which ends now.
+        Return whether the pause was long: only a long pause extends sessions.
+        """
         self._heartbeats.discount_pause(pause_ms, now_ms)
         return self._heartbeats.is_long_pause(pause_ms)
 

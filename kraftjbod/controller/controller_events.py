@@ -32,7 +32,9 @@ _INELIGIBLE_INTERVAL_MS: Final = 30_000
 
 
 class ControllerEvents:
-    """Logs the events of one controller. Use it in the event loop's thread only."""
+    """Logs the decisions of one controller and counts them in its metrics. Use it in the event
+    loop's thread only.
+    """
 
     def __init__(
         self,

@@ -42,9 +42,9 @@ _REFUSED: Final = Acceptance.REFUSED
 
 
 class DirectoryReturns:
-    """Decides about the partitions in directories that return or are forgotten.
+    """Decides the changes of partitions whose directories return after a failure or are forgotten.
 
-    Reads the shared state and changes nothing of it.
+    Returns records; the replay of the records changes the metadata.
     """
 
     def __init__(

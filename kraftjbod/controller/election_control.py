@@ -49,9 +49,9 @@ _NOBODY: Final = OperatingError(
 
 
 class ElectionControlManager:
-    """Decides about elections on request, and about unregistered brokers.
+    """Decides requests that elect leaders (ElectLeaders) and that unregister brokers.
 
-    Reads the shared state and changes nothing of it.
+    Returns records; the replay of the records changes the metadata.
     """
 
     def __init__(

@@ -54,7 +54,9 @@ class UpgradeType(IntEnum):
 
 
 class FeatureControlManager:
-    """Decides about feature levels. Reads the shared state and changes nothing of it."""
+    """Decides changes of feature levels, such as ``metadata.version``. Returns records; the replay
+    of the records changes the metadata.
+    """
 
     def __init__(
         self,

@@ -67,7 +67,10 @@ _ON_CLUSTER: Final = (
 
 
 class Right(NamedTuple):
-    """An operation on one resource. ``or_on_cluster``: the operation on the cluster suffices."""
+    """A right that the client of a request needs: an operation on one resource.
+
+    ``or_on_cluster``: the operation on the cluster suffices instead.
+    """
 
     operation: AclOperation
     resource_type: AclResourceType

@@ -19,8 +19,10 @@ from kraftjbod.protocol.rpc_messages import MutatingClient
 
 
 class MutationCharge:
-    """Counts the partitions of one request. ``throttle_time_ms``: how long its client has to
-    wait."""
+    """Charges the partitions of one request to its client's quota (KIP-599).
+
+    ``throttle_time_ms`` is the time for which the client has to wait afterwards; 0 without a quota.
+    """
 
     def __init__(
         self, rates: ClientRates | None = None, client: MutatingClient | None = None
@@ -59,7 +61,9 @@ FREE: Final = MutationCharge()
 
 
 class MutationQuotas:
-    """The balances of all clients. The time is that of the last decision."""
+    """The present balance of each client's quota of created and deleted partitions (KIP-599), in
+    memory. :meth:`charge_of` starts the charge of a request.
+    """
 
     def __init__(self, state: MetadataState) -> None:
         self._now_ms = 0

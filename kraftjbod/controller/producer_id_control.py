@@ -17,7 +17,9 @@ PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
 
 class ProducerIdControlManager:
-    """Decides about producer ids. Reads the shared state and changes nothing of it."""
+    """Gives blocks of producer ids to brokers. Returns records; the replay of the records changes
+    the metadata.
+    """
 
     def __init__(self, *, state: MetadataState, cluster: ClusterControlManager) -> None:
         self._state = state

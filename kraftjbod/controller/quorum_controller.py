@@ -106,7 +106,11 @@ _COUNTERS: Final = (
 
 
 class QuorumController:
-    """The controller of the cluster. Call all its methods in the event loop's thread."""
+    """The controller on this node. While it is active it decides the requests of brokers and
+    clients; otherwise it applies the entries that the active controller has committed.
+
+    Call all its methods in the event loop's thread.
+    """
 
     def __init__(
         self,

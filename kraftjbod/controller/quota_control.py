@@ -33,7 +33,9 @@ _LEAST_LEVEL: Final = MetadataVersion.IV_4_4_IV2_J1
 
 
 class QuotaControlManager:
-    """Decides about quotas. Reads the shared state and changes nothing of it."""
+    """Decides changes of client quotas. Returns records; the replay of the records changes the
+    metadata.
+    """
 
     def __init__(self, *, state: MetadataState) -> None:
         self._state = state

@@ -43,7 +43,9 @@ from kraftjbod.protocol.rpc_config_messages import (
 
 
 class ReassignmentControlManager:
-    """Decides about reassignments. Reads the shared state and changes nothing of it."""
+    """Decides requests that start, cancel and list reassignments of partitions. Returns records;
+    the replay of the records changes the metadata.
+    """
 
     def __init__(
         self,

@@ -72,9 +72,10 @@ _NOBODY: Final = BrokerId(-1)
 
 
 class ReplicationControlManager:
-    """Decides about leaders, in-sync replicas and directories of partitions.
+    """Decides leaders, in-sync replicas and directories of partitions.
 
-    Reads the shared state and changes nothing of it, except its own queue of follow-ups.
+    Returns records; the replay of the records changes the metadata. The only state of its own is a
+    queue of partitions to decide later (:meth:`follow_up`).
     """
 
     def __init__(

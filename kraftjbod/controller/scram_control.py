@@ -37,7 +37,9 @@ ScramRecord = UserScramCredentialRecord | RemoveUserScramCredentialRecord
 
 
 class ScramControlManager:
-    """Decides about credentials. Reads the shared state and changes nothing of it."""
+    """Decides changes of SCRAM credentials. Returns records; the replay of the records changes the
+    metadata.
+    """
 
     def __init__(
         self, state: MetadataState, node_principals: NodePrincipals, node_mechanism: str = ""
@@ -131,7 +133,7 @@ def _refused(message: str, code: ErrorCode) -> OperatingError:
 
 
 def first_credential(user: ScramUser) -> UserScramCredentialRecord:
-    """Return the record of a user with which a cluster begins."""
+    """Return the record of a SCRAM user that is created together with the cluster."""
     of = user.credential
     return UserScramCredentialRecord(
         name=user.name,

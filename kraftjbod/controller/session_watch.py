@@ -30,8 +30,11 @@ Decide = Callable[[], ControllerResult[None]]
 
 
 class SessionWatch:
-    """Fences brokers whose sessions have ended. ``sweep()`` and ``probe()`` are tasks that never
-    end."""
+    """Fences brokers whose sessions have ended.
+
+    Run ``sweep()``, which checks all sessions at intervals, and ``probe()``, which checks brokers
+    that closed their connections, as tasks. Both run until cancelled.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,9 @@ class SessionWatch:
         self._expired.discard(broker_id)
 
     def forget(self) -> None:
-        """Forget which brokers' sessions have expired, because another controller decides now."""
+        """Forget which brokers' sessions have expired, because this controller is not active any
+        more.
+        """
         self._expired.clear()
 
     async def probe(self) -> None:

@@ -67,8 +67,8 @@ _UNSET: Final = -1
 
 
 class TopicControlManager:
-    """Decides requests that create, find, grow and delete topics. Reads the shared state and does
-    not change it.
+    """Decides requests that create and delete topics, add partitions and find topics. Returns
+    records; the replay of the records changes the metadata.
     """
 
     def __init__(

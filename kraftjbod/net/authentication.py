@@ -57,7 +57,7 @@ _LOGIN_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """Mechanisms and limits of the logins at one listener."""
+    """Enabled mechanisms of SASL, and the limits of logins, at one listener."""
 
     mechanisms: Mapping[str, MakeSaslMechanism]
     """The enabled mechanisms by name, in the order in which clients see them."""
@@ -106,10 +106,10 @@ class _State(Enum):
 
 
 class Authentication:
-    """The login of one connection.
+    """The SASL login of one connection, on the server's side.
 
-    :meth:`intercept` comes first for each request. ``logged_in`` is called with the principal,
-    before the answer to the last request of the first login is written.
+    Pass each request to :meth:`intercept` first. ``logged_in`` is called with the principal, before
+    the answer to the last request of the first login is written.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ def shared_scratch() -> bytearray:
 
 
 class FrameReceiver(Protocol):
-    """Receives the events of a connection."""
+    """The owner of a connection, which receives its frames and its end."""
 
     def frame_received(self, frame: Frame) -> None:
         """Process a complete frame.

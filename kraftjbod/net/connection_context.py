@@ -12,9 +12,10 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionContext:
-    """The principal, listener and addresses of one connection.
+    """The client's principal and addresses, and the listener, of one connection.
 
-    The handler receives it with each request of the connection.
+    The handler receives it with each request of the connection. ``mute`` stops reading from the
+    connection for a number of milliseconds.
     """
 
     #: "host:port" of the client.

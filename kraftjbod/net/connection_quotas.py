@@ -36,7 +36,11 @@ class QuotaLimits:
 
 
 class Counted(Protocol):
-    """The part of a connection that this module uses."""
+    """A connection that takes a slot in :class:`ConnectionQuotas`.
+
+    ``peer_host`` is the numeric address of the peer. ``is_privileged`` is set for a broker's
+    connection, which gets memory without waiting.
+    """
 
     peer_host: str
     is_privileged: bool
@@ -51,7 +55,9 @@ class _Place(Enum):
 
 
 class ConnectionQuotas:
-    """Assigns the slots of a listener to connections, and aborts the connections that it evicts."""
+    """Limits the connections of a listener, in total and per address: assigns slots to connections,
+    and aborts the connections that it evicts.
+    """
 
     def __init__(self, limits: QuotaLimits) -> None:
         self._limits = limits

@@ -20,7 +20,9 @@ R = TypeVar("R", bound=FrameReceiver)
 
 
 class Dialer:
-    """Opens connections to listeners with the same security. Not thread-safe."""
+    """Opens outgoing connections with one security: plain TCP or the given TLS, and with the
+    credential for RPC connections, if any. Not thread-safe.
+    """
 
     def __init__(
         self, tls: TlsSettings | None = None, *, credential: PlainCredential | None = None

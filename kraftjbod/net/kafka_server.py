@@ -85,7 +85,9 @@ def _encode(header: RequestHeader, response: Message | None) -> Sequence[Buffer]
 
 
 def may_be_large(request: Frame) -> bool:
-    """Return whether the response can be much larger than the request: for all but Produce."""
+    """Return whether the response can be much larger than ``request``. False for Produce, True for
+    all other requests.
+    """
     return bytes(request[:2]) != _PRODUCE
 
 

@@ -51,7 +51,11 @@ _SESSION_LIMITS: Final = SessionLimits(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerLimits:
-    """Limits of one port and of each of its connections."""
+    """Limits of one listening port and of each of its connections.
+
+    ``max_idle_ms``: a silent connection without requests in flight is closed after this time.
+    ``backlog`` is the number of connections that the kernel queues before they are accepted.
+    """
 
     connection: ConnectionLimits = _CONNECTION_LIMITS
     session: SessionLimits = _SESSION_LIMITS
@@ -71,7 +75,9 @@ class LoginBounds:
 
 
 class Listener:
-    """A listening port. ``make_session`` creates the session of each accepted connection."""
+    """A listening port and its connections. ``make_session`` creates the session of each accepted
+    connection, which handles its requests.
+    """
 
     def __init__(
         self,

@@ -44,7 +44,10 @@ class MemoryLimits:
 
 
 class Peer(Protocol):
-    """A connection that holds memory."""
+    """A connection that holds memory of the daemon and can be closed to free it.
+
+    ``peer`` is ``host:port`` of the other side. ``is_privileged`` is set for a broker's connection.
+    """
 
     peer: str
     is_privileged: bool
@@ -62,13 +65,17 @@ class Peer(Protocol):
 
 
 class Waiter(Protocol):
-    """An object that waits for memory of a ledger."""
+    """An object that waits for memory of a ledger. ``memory_freed`` is called once, when memory is
+    available.
+    """
 
     def memory_freed(self) -> None: ...
 
 
 class Holding:
-    """Memory that waits for one peer, with the progress of the transfer."""
+    """Memory that is occupied until one peer has sent the rest of a request or read the rest of a
+    response, with the progress of that transfer.
+    """
 
     __slots__ = ("began_s", "moved_bytes", "seen_bytes", "seen_s", "size_bytes")
 
@@ -123,7 +130,7 @@ class Ledger:
         return max(0, self.max_bytes - self.used_bytes)
 
     def take(self, size_bytes: int) -> None:
-        """Count bytes of requests in progress."""
+        """Count ``size_bytes`` of a request in progress as used, even beyond the limit."""
         self.used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:

@@ -15,7 +15,9 @@ _log = get_logger()
 
 
 class NodeIdentity:
-    """The identity of one connection."""
+    """The node (broker or controller) that the peer of one connection is, according to its
+    principal. Decides for which nodes the peer may send requests.
+    """
 
     __slots__ = ("_node_id", "_principal", "_principals")
 
@@ -34,7 +36,9 @@ class NodeIdentity:
         return self._principals is None or self._node_id is not None
 
     def take_principal(self, principal: str) -> None:
-        """Set the authenticated principal."""
+        """Set the authenticated principal, which determines the node. If principals are checked and
+        the principal belongs to no node, the connection may not act as a node.
+        """
         self._principal = principal
         if self._principals is not None:
             self._node_id = self._principals.node_of(principal)

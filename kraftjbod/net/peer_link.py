@@ -24,7 +24,9 @@ T = TypeVar("T")
 
 
 class PeerLink(Generic[T]):
-    """The link to one peer. Connects when there is a message to send. Not thread-safe."""
+    """Sends one-way messages to one peer over RPC, each at most once. Connects when there is a
+    message to send. Not thread-safe.
+    """
 
     def __init__(
         self,

@@ -36,16 +36,18 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """Limits of one connection's requests in flight; one request is always allowed."""
+    """Limits of the requests in flight on one connection. One request is always allowed, even if it
+    exceeds ``max_in_flight_bytes``.
+    """
 
     max_in_flight_requests: int
     max_in_flight_bytes: int
 
 
 class PendingRequest:
-    """A request in flight.
+    """A request that was received and is not answered yet.
 
-    The ``answer`` function of the session sets ``api``, which telemetry uses, and may set
+    The ``answer`` function of the session sets ``api``, the name for telemetry. It may also set
     ``encode``, which converts the function's result to buffers.
     """
 

@@ -38,8 +38,9 @@ from kraftjbod.protocol.rpc_login_messages import (
 
 
 class RpcAuthentication:
-    """The server's side of the logins on one connection. :meth:`intercept` comes first for each
-    request."""
+    """The login of one connection of the RPC between brokers and controllers, on the server's side.
+    Pass each request to :meth:`intercept` first.
+    """
 
     def __init__(
         self,

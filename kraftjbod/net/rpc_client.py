@@ -42,7 +42,9 @@ _ONE_MORE = 2**31
 
 
 class RpcClient:
-    """Calls one peer over one connection at a time. Not thread-safe."""
+    """Sends RPC requests to one peer and returns the responses. Uses one connection, which is
+    opened by the first call and again after a loss. Not thread-safe.
+    """
 
     def __init__(
         self,

@@ -33,7 +33,9 @@ _HEADER: Final = "biws"
 
 @dataclass(slots=True)
 class SaslLogin:
-    """Logs in on each new connection. Its representation shows no password."""
+    """User, password and SASL mechanism with which this side logs in on each new connection. Its
+    representation shows no password.
+    """
 
     mechanism: str
     user: str

@@ -40,7 +40,9 @@ class SaslStep:
 
 
 class SaslMechanism(Protocol):
-    """The server's side of one login."""
+    """One login by a SASL mechanism such as PLAIN, on the server's side: receives the client's
+    messages one after the other.
+    """
 
     def respond(self, message: bytes) -> SaslStep:
         """Return the answer to the next message of the client.

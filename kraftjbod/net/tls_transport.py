@@ -73,7 +73,9 @@ _DIALED_HINTS: Final = {
 
 
 class HandshakeTurns:
-    """Runs the steps of all handshakes of a listener, a few in each iteration of the loop."""
+    """Queues the steps of all TLS handshakes of a listener, and runs a few of them in each event
+    loop iteration, so that many handshakes do not delay other work.
+    """
 
     def __init__(self) -> None:
         self._steps: deque[Callable[[], None]] = deque()
@@ -107,7 +109,9 @@ def _no_principal(_certificate: bytes | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """TLS of one listener, or of connections to it."""
+    """The TLS context of one listener, or of connections to it, and how a client's certificate is
+    mapped to its principal.
+    """
 
     listener_name: str
     context: Callable[[], ssl.SSLContext]
@@ -120,7 +124,9 @@ class TlsSettings:
 
 
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
-    """The protocol of a socket's transport, and the transport of a :class:`Connection`."""
+    """The TLS layer between the transport of a socket and a :class:`Connection`: decrypts received
+    bytes for the connection, and encrypts the bytes that it writes.
+    """
 
     def __init__(
         self,

@@ -13,7 +13,11 @@ from kraftjbod.core.loop.timing import Clock
 
 
 class CommitWaits:
-    """Callers that wait for commits. All methods must be called in the event loop's thread."""
+    """Lets callers wait until an offset of the metadata log is committed. The waits end early if
+    this node loses the leadership or stops.
+
+    All methods must be called in the event loop's thread.
+    """
 
     def __init__(self, *, clock: Clock, committed_offset: Callable[[], int]) -> None:
         self._clock = clock

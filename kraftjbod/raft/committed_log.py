@@ -47,7 +47,7 @@ _RELOADED_AT_ONCE_BYTES: Final = 64 * 1024
 
 
 class RaftListener(Protocol):
-    """Applies the log to a state.
+    """The state to which committed entries and snapshots are applied; the controller implements it.
 
     Its methods are called in the event loop's thread, in log order.
     """
@@ -90,7 +90,11 @@ class RaftListener(Protocol):
 
 
 class CommittedLog:
-    """Committed part of the metadata log. All methods must be called in the event loop's thread."""
+    """Passes the committed entries and snapshots of the metadata log to a listener, and reads them
+    for other replicas.
+
+    All methods must be called in the event loop's thread.
+    """
 
     def __init__(
         self,

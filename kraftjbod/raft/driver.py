@@ -55,7 +55,11 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class RaftDriver:
-    """The metadata log of this node. All methods must be called in the event loop's thread."""
+    """Runs this node's replica of the metadata log: writes to the disk, exchanges messages with the
+    other replicas, and passes committed entries to a listener.
+
+    All methods must be called in the event loop's thread.
+    """
 
     def __init__(
         self,

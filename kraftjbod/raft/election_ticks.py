@@ -33,7 +33,11 @@ _STEADY_TICKS: Final = HEARTBEAT_TICKS
 
 
 class ElectionTicks:
-    """Ticks and lease of one replica. All methods must be called in the event loop's thread."""
+    """Passes the ticks of the clock to one replica's state machine, and tells whether its lease as
+    the leader is valid.
+
+    All methods must be called in the event loop's thread.
+    """
 
     def __init__(
         self,

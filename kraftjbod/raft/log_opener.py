@@ -26,7 +26,9 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class LogOpener:
-    """Opens the metadata log once. Call :meth:`stop` at the end."""
+    """Opens the metadata log at the start of a node, checks its voters, and creates the state
+    machine for it. Call :meth:`stop` at the end.
+    """
 
     def __init__(
         self,

@@ -13,14 +13,22 @@ from kraftjbod.raft.machine.messages import Entry
 
 
 class Proposal(NamedTuple):
-    """An entry in flight. ``committed`` completes when the entry is committed, or gets an error."""
+    """A proposed entry that is not committed yet.
+
+    ``committed`` completes when the entry is committed. It gets an error if this node loses the
+    leadership, stops, or cannot write its log.
+    """
 
     entry: Entry
     committed: asyncio.Future[None]
 
 
 class Proposals:
-    """The proposals of the present leadership. Must be used in the event loop's thread."""
+    """The entries that this node has proposed as the leader and that are not committed yet. Limits
+    their number and completes them.
+
+    Must be used in the event loop's thread.
+    """
 
     def __init__(self, *, space: LogSpace, max_pending: int) -> None:
         self._space = space

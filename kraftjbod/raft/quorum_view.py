@@ -12,7 +12,9 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """State of one replica. Offsets and wall clock times (ms) are -1 if they are not known."""
+    """State of one replica as this node knows it. Offsets and wall-clock times (ms) are -1 if they
+    are not known.
+    """
 
     key: ReplicaKey
     log_end_offset: int = -1

@@ -50,7 +50,11 @@ class Writable(NamedTuple):
 
 
 class ReplicaWork:
-    """Queue of writes, and running reads. All methods must be called in the event loop's thread."""
+    """Writes entries and snapshot slices for one replica's state machine in order, and reads
+    entries and slices for its peers.
+
+    All methods must be called in the event loop's thread.
+    """
 
     def __init__(
         self,
@@ -248,9 +252,8 @@ class ReplicaWork:
 
 
 async def first_failure(failed: asyncio.Future[None], *works: Coroutine[Any, Any, None]) -> None:
-    """Run ``works`` until one of them ends or ``failed`` completes, and cancel the others.
-
-    Raises the error of the first one that ended, or of ``failed``.
+    """Run ``works`` until one of them ends or ``failed`` completes, and cancel the others. Raise
+    the error, if any, with which the first one ended or ``failed`` completed.
     """
     tasks = [asyncio.create_task(work) for work in works]
     try:

@@ -44,7 +44,7 @@ class ClientThrottle:
         self._rates = rates
 
     def limits(self, request: ProduceRequest | FetchRequest) -> bool:
-        """Return whether any client has a quota of such requests."""
+        """Return whether any client has a quota for requests of this kind, Produce or Fetch."""
         return self._rates.is_set(_key_of(request))
 
     def answer(
@@ -101,7 +101,7 @@ async def _after(
 
 
 def client_of(context: RequestContext) -> QuotaEntity:
-    """Return the user and the client id."""
+    """Return the user and the client id of the request as the entity that quotas apply to."""
     return client_entity(context.connection.principal.partition(":")[2], context.client_id or "")
 
 

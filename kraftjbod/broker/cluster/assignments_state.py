@@ -34,7 +34,7 @@ MAX_REFUSALS_AWAITED: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentRequested:
-    """Event: the replica is in ``directory_id`` and the metadata names another directory."""
+    """Event: the broker wants to report that the replica is, or will be, in ``directory_id``."""
 
     partition: TopicIdPartition
     directory_id: DirectoryId
@@ -47,14 +47,18 @@ class WokeUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """Event: the controller accepted all assignments of the request except ``refused``."""
+    """Event: the controller answered the request in flight. It accepted all assignments of that
+    request except those of the replicas in ``refused``, which are sent again after a pause.
+    """
 
     refused: frozenset[TopicIdPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Event: the request was refused as a whole, or timed out."""
+    """Event: the request in flight was refused as a whole, or had no response in time. After a
+    pause its assignments are sent again, unless newer ones replace them.
+    """
 
 
 Event = AssignmentRequested | WokeUp | Answered | Failed
@@ -62,14 +66,18 @@ Event = AssignmentRequested | WokeUp | Answered | Failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Action: send one AssignReplicasToDirs request. ``Answered`` or ``Failed`` must follow."""
+    """Action: send one AssignReplicasToDirs request with the assignments in ``directories``.
+    ``Answered`` or ``Failed`` must follow.
+    """
 
     directories: tuple[AssignedDirectory, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Action: handle ``WokeUp`` at ``at_ms`` of the clock. Replaces the previous ``WakeAt``."""
+    """Action: pass ``WokeUp`` to the state machine at ``at_ms`` (monotonic). Replaces the previous
+    ``WakeAt``.
+    """
 
     at_ms: int
 

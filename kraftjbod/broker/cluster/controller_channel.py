@@ -64,7 +64,9 @@ Address = tuple[str, int]
 
 
 class Asks(Protocol[R_co]):
-    """A request class whose response class is ``R_co``, the return type of ``call``."""
+    """Type of the requests that ``call`` accepts. It lets a type checker infer that ``call``
+    returns ``R_co``, the response class of the request.
+    """
 
     @property
     def Response(self) -> type[R_co]: ...

@@ -55,7 +55,7 @@ class DynamicConfigs:
         self.current = DynamicBrokerConfig.from_values(self._static, source="broker")
 
     def subscribe(self, take: Callable[[DynamicBrokerConfig], None]) -> None:
-        """Call ``take`` now and after each change."""
+        """Call ``take`` with the brokers' configuration, now and after each change."""
         self._subscribers.append(take)
         take(self.current)
 

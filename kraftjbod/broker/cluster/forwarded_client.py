@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 
 
 class ForwardedClient(NamedTuple):
-    """Principal and numeric address of a client."""
+    """The client on whose behalf a broker forwards a request: its principal (such as
+    ``User:alice``) and its numeric address.
+    """
 
     principal: str
     host: str

@@ -27,7 +27,14 @@ _REFUSALS_AT_DEADLINE: Final = 2
 
 
 class MetadataRefusals:
-    """Failures of one call, which asks controllers in turn."""
+    """The failures of one call that is repeated at the controllers in turn. Decides which of them
+    the call raises.
+
+    A *refusal* is the error FOREIGN_METADATA: that controller has another metadata log than this
+    broker.
+
+    :param is_for_client: the call forwards a client's request.
+    """
 
     def __init__(self, *, is_for_client: bool) -> None:
         self._is_for_client = is_for_client

@@ -55,7 +55,12 @@ _NAMED_PARTITIONS: Final = 20
 
 
 class LogDirOperation(IntEnum):
-    """Operations on a directory, with their codes in AlterLogDirs."""
+    """Operations on a log directory that an operator requests; the numbers are those in
+    AlterLogDirs.
+
+    REATTACH opens an OFFLINE directory again. ADD adds a directory that is new to this node. FORGET
+    releases a directory that is lost or empty.
+    """
 
     REATTACH = 0
     ADD = 1
@@ -64,8 +69,9 @@ class LogDirOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirOutcome:
-    """The result of an operation. ``state`` is empty if the broker does not have the directory any
-    more."""
+    """The result of an operation on a directory: its id, its state afterwards, and a message for
+    the operator. ``state`` is empty if the broker does not have the directory any more.
+    """
 
     directory_id: DirectoryId
     state: str

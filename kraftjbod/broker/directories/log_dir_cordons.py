@@ -21,7 +21,8 @@ from kraftjbod.storage.manager.log_manager import LogManager
 
 
 class LogDirCordons:
-    """Keeps the cordons of this broker's directories up to date.
+    """Marks the directories in ``cordoned.log.dirs`` as cordoned, so that they receive no new
+    replicas, and reports changes to the controller.
 
     Call ``take(config)`` for each change of the configuration and ``renew()`` for new directories.
     """

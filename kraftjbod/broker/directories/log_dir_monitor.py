@@ -66,8 +66,10 @@ class _Watched:
 
 
 class LogDirMonitor:
-    """Checks the log directories in one coroutine, :meth:`run_checks`, for the broker's
-    lifetime.
+    """Checks the free space, growth and latency of every log directory, and logs problems.
+
+    :meth:`run_checks` runs for the broker's lifetime. The measured values are available per
+    directory.
     """
 
     def __init__(
@@ -140,13 +142,16 @@ class LogDirMonitor:
     # -- figures ------------------------------------------------------------------------------
 
     def growth_bytes_per_second(self, log_dir: LogDir) -> float:
-        """Return the growth rate of the logs in the directory, averaged over minutes."""
+        """Return the growth rate of the logs in the directory, averaged over minutes; 0 if it is
+        not known.
+        """
         watched = self._watched.get(log_dir)
         return 0.0 if watched is None else watched.logs.bytes_per_second
 
     def disk_growth_bytes_per_second(self, log_dir: LogDir) -> float:
         """Return the growth rate of all files in the directory's file system, averaged over
-        minutes."""
+        minutes; 0 if it is not known.
+        """
         watched = self._watched.get(log_dir)
         return 0.0 if watched is None else watched.disk.bytes_per_second
 

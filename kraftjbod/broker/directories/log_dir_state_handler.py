@@ -35,8 +35,10 @@ from kraftjbod.storage.manager.log_manager import LogManager
 
 
 class LogDirStateHandler:
-    """Handles changed directory states in one coroutine, :meth:`run_handler`, for the broker's
-    lifetime.
+    """Reacts to each log directory that fails, becomes impaired or recovers: it stops or restarts
+    fetches, cancels moves, changes roles and reports the state to the controller.
+
+    :meth:`run_handler` runs for the broker's lifetime.
     """
 
     def __init__(

@@ -27,9 +27,11 @@ _POLL_INTERVAL_S: Final = 1.0
 
 
 class Scrubs:
-    """Runs the scrubs of all directories in one coroutine, :meth:`run_scrubs`.
+    """Scrubs each log directory in the background: reads the stored records and checks them for
+    damage.
 
-    No scrub runs while ``log.dir.scrub.enable`` is off.
+    :meth:`run_scrubs` runs for the broker's lifetime. No scrub runs while ``log.dir.scrub.enable``
+    is off.
     """
 
     def __init__(

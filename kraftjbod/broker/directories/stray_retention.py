@@ -32,9 +32,10 @@ _KNOWN_FOR_MS: Final = 3_600_000
 
 
 class StrayRetention:
-    """Deletes strays that are not needed, in one coroutine, :meth:`run_retention`.
+    """Deletes strays, which are log copies that the metadata does not want in their directory,
+    after ``retention_ms`` if they are not needed.
 
-    ``retention_ms`` -1 keeps all strays.
+    ``retention_ms`` -1 keeps all strays. :meth:`run_retention` runs for the broker's lifetime.
     """
 
     def __init__(

@@ -18,7 +18,11 @@ from kraftjbod.storage.log.log_handle import LogHandle
 
 
 class Followed:
-    """A replica that the fetch loop follows in one leader epoch, and its progress."""
+    """A replica that the fetch loop fetches from the leader of one leader epoch, with the progress
+    and the consecutive failures of its fetches.
+
+    It is not fetched before ``not_before_ms`` (monotonic).
+    """
 
     __slots__ = (
         "failures",
@@ -48,7 +52,10 @@ class Followed:
 
 
 class FetchLimits:
-    """Limits of each fetch request of one fetch loop."""
+    """Limits of the fetch requests of one fetch loop, in bytes and ms, from ``replica.fetch.*``.
+
+    ``timeout_ms`` is the time limit for a connection or a response (``replica.socket.timeout.ms``).
+    """
 
     __slots__ = ("max_bytes", "max_partition_bytes", "max_wait_ms", "min_bytes", "timeout_ms")
 
@@ -123,18 +130,21 @@ class FollowerSession:
     # --- the leader's session ---------------------------------------------------------------------
 
     def name(self, one: Followed) -> None:
-        """Include the replica in the next fetch request, if it is still followed."""
+        """Include the replica in the next fetch request. No effect if it is no longer followed."""
         if self.is_followed(one):
             self._unreported[one.topic_partition] = one
 
     def name_last(self, one: Followed) -> None:
-        """Name the replica in the next fetch, after all replicas that are already to be named."""
+        """Include the replica in the next fetch request, after all replicas that are already to be
+        included. No effect if it is not followed any more.
+        """
         self._unreported.pop(one.topic_partition, None)
         self.name(one)
 
     def leave(self, one: Followed) -> None:
-        """Remove the replica from the leader's session with the next fetch, unless that names
-        it."""
+        """Remove the replica from the leader's session with the next fetch, unless that fetch names
+        the replica again. No effect if the session does not contain it.
+        """
         if self._reported.pop(one.replica.key, None) is not None:
             self._left[one.replica.key] = None
 

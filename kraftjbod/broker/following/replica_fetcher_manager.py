@@ -26,7 +26,8 @@ class _FetcherKey(NamedTuple):
 
 
 class ReplicaFetcherManager:
-    """Starts and stops the fetch loops.
+    """Assigns each followed replica to a fetch loop: one loop per leader and log directory. A loop
+    is started for its first replica, and ends when it has none.
 
     ``make_fetcher`` creates a loop for a leader and the path of a log directory.
     """

@@ -25,9 +25,10 @@ from kraftjbod.core.topic_config import ThrottledReplicas, TopicConfig
 
 
 class ReplicationQuota:
-    """The quota of this broker as leader, or as follower. ``now_ms`` is monotonic in all methods.
+    """A replication throttle (KIP-73): a rate in bytes per second for the listed replicas of this
+    broker, either as leader or as follower.
 
-    ``listed`` returns the throttled replicas of a topic.
+    ``listed`` returns the throttled replicas of a topic. ``now_ms`` is monotonic in all methods.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class ReplicationQuota:
         return self._listed(topic).holds(partition, self._broker_id)
 
     def spend(self, size_bytes: int, now_ms: int) -> None:
-        """Count ``size_bytes`` of throttled replicas."""
+        """Count ``size_bytes`` of throttled replicas against the rate. The quota may be overdrawn
+        afterwards; see :meth:`wait_ms`.
+        """
         self._bucket.spend(size_bytes, now_ms)
 
     def wait_ms(self, now_ms: int) -> int:
@@ -62,9 +65,10 @@ class ReplicationQuota:
 
 
 class ReplicationQuotas:
-    """The quotas of this broker as leader and as follower.
+    """The replication throttles of this broker, one as leader and one as follower.
 
-    ``topic_config`` returns the present configuration of a topic.
+    ``topic_config`` returns the present configuration of a topic, which lists the throttled
+    replicas.
     """
 
     def __init__(
@@ -102,8 +106,8 @@ class FetchTurns:
         self._having: dict[TopicPartition, None] = {}
 
     def begin_turn(self, topic_partition: TopicPartition, now_ms: int) -> bool:
-        """Give the replica a turn if possible; return whether it has one. ``now_ms`` is
-        monotonic.
+        """Give the replica a turn, unless the quota is overdrawn or ``max_turns`` other replicas
+        have one. Return whether the replica has a turn now. ``now_ms`` is monotonic.
         """
         if self._quota.wait_ms(now_ms) > 0:
             return False
@@ -113,7 +117,9 @@ class FetchTurns:
         return True
 
     def end_turn(self, topic_partition: TopicPartition) -> None:
-        """End the turn: the replica was fetched, caught up, or is no longer followed."""
+        """End the replica's turn: it was fetched, has caught up, or is no longer followed. No
+        effect if it has no turn.
+        """
         self._having.pop(topic_partition, None)
 
     def end_all(self) -> list[TopicPartition]:

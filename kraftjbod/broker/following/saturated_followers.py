@@ -41,9 +41,10 @@ class _Asking(NamedTuple):
 
 
 class SaturatedFollowers:
-    """Asks the leaders of replicas in full directories for their log starts.
+    """Asks leaders for the log start offsets of replicas in full directories, which do not fetch,
+    so that deleted records (KIP-107) free their space there too.
 
-    :meth:`run_requests` is its coroutine.
+    :meth:`run_requests` runs for the broker's lifetime.
     """
 
     def __init__(

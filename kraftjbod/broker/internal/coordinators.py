@@ -40,7 +40,9 @@ def partition_of(state: MetadataState, topic_name: str, key: str) -> int | None:
 
 
 def java_hash(text: str) -> int:
-    """Return Java's ``String.hashCode``, or 0 for the least value, which has no absolute value."""
+    """Return Java's ``String.hashCode`` of ``text``, a signed 32-bit number. The result is 0
+    instead of -2**31, as in Kafka's ``Utils.abs``.
+    """
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):

@@ -29,7 +29,12 @@ _REQUEST_TIMEOUT_MS: Final = 2_000
 
 
 class InternalProducer:
-    """Writes the broker's own batches to internal topics. Call ``close()`` at the end."""
+    """Writes batches of this broker to internal topics, such as ``__consumer_offsets``.
+    :meth:`append_records` writes as the leader on this broker, and :meth:`send` writes to the
+    leader on any broker.
+
+    Call ``close()`` at the end.
+    """
 
     def __init__(
         self,

@@ -25,7 +25,9 @@ from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
 
 
 class InternalBatch(NamedTuple):
-    """A batch of an internal topic with its records. Compaction may have removed all records."""
+    """A batch that was read from an internal topic: its header and its records. ``records`` is
+    empty if compaction has removed all of them.
+    """
 
     header: BatchHeader
     records: tuple[Record, ...]

@@ -48,7 +48,9 @@ class InternalTopic:
 
 
 class InternalTopics:
-    """The internal topics by name."""
+    """The internal topics of the cluster by name, such as ``__consumer_offsets``, with the sets of
+    those that restrict Produce.
+    """
 
     def __init__(self, topics: Iterable[InternalTopic] = ()) -> None:
         self._topics = {topic.name: topic for topic in topics}

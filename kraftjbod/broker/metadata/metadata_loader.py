@@ -62,7 +62,11 @@ _SMALL_FETCH_BYTES: Final = 200
 
 
 class MetadataLoader:
-    """Follows the metadata log in one coroutine, :meth:`run_loader`, for the broker's lifetime."""
+    """Fetches the committed entries of the metadata log from the controllers, applies them to
+    ``cache``, and passes the changes to ``publisher``.
+
+    :meth:`run_loader` runs for the broker's lifetime.
+    """
 
     def __init__(
         self,

@@ -127,8 +127,9 @@ class BrokerMetadataPublisher:
         return sorted(name for kind, name in delta.configs if kind is ResourceType.TOPIC)
 
     def open(self) -> None:
-        """Apply the present metadata, and all later changes, to the replicas: their logs are
-        loaded."""
+        """Apply the present metadata to the replicas, and all later changes too. Call it once all
+        logs are loaded.
+        """
         self._is_open = True
         self._carry_out(self._replicas.apply_all())
 

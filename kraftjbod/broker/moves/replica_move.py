@@ -31,7 +31,9 @@ class MoveProgress:
 
 
 class ReplicaMove:
-    """The run-time state of one move. Used only by ``ReplicaAlterLogDirsManager``."""
+    """One running move of a replica between two directories: its state machine, its task, and its
+    progress. Only ``ReplicaAlterLogDirsManager`` uses it.
+    """
 
     def __init__(
         self, replica: HostedReplica, source: LogDir, target: LogDir, state: ReplicaMoveState
@@ -98,7 +100,7 @@ class ReplicaMove:
         return self._is_stall_reported
 
     async def pause(self, wait_ms: int) -> None:
-        """Wait until the controller accepts the assignment (``changed``), at most ``wait_ms``."""
+        """Wait for ``wait_ms``, or until ``changed`` is set. Clears ``changed`` afterwards."""
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 await self.changed.wait()

@@ -48,7 +48,7 @@ class MovePhase(Enum):
 
 
 class MoveEnd(Enum):
-    """The reason of a move's end."""
+    """Reasons for which a move ended."""
 
     PROMOTED = "promoted"
     """The move succeeded: the future copy is the replica."""
@@ -65,7 +65,7 @@ class MoveEnd(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """Event: one step has ended.
+    """Event: one copying step of the move has ended.
 
     ``is_caught_up``: the future copy has all records that the current copy had.
     """
@@ -153,7 +153,7 @@ class AssignDirectory:
 
 @dataclass(frozen=True, slots=True)
 class CopyOn:
-    """Action: copy the available records, or wait for more."""
+    """Action: copy the available records to the future copy, or wait for more records."""
 
 
 @dataclass(frozen=True, slots=True)

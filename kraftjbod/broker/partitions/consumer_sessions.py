@@ -165,7 +165,9 @@ class ConsumerSession:
 
 
 class ConsumerSessions:
-    """All fetch sessions of consumers on this broker."""
+    """All incremental fetch sessions of consumers on this broker (KIP-227). Finds or opens the
+    session of each fetch, within the limits of sessions and of their partitions.
+    """
 
     def __init__(
         self,

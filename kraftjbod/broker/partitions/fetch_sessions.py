@@ -43,7 +43,13 @@ NO_EPOCH: Final = -1
 
 
 class FetchFrom(NamedTuple):
-    """The parameters of a fetch for one partition."""
+    """One partition of a fetch request: the offset and the limits, and the sender's replica id and
+    epochs.
+
+    ``replica_id`` is ``CONSUMER`` if the sender is not a follower. ``last_fetched_epoch`` is the
+    leader epoch of the sender's last record, by which the leader detects diverging logs;
+    ``NO_EPOCH`` if not sent.
+    """
 
     topic_partition: TopicPartition
     fetch_offset: int

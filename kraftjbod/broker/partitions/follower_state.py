@@ -19,7 +19,9 @@ UNKNOWN_OFFSET: Final = -1
 
 
 class Moments:
-    """A logical clock of this broker: a counter that grows with each relevant event."""
+    """A logical clock that orders events on this broker, such as fetches, responses and metadata
+    changes. Each call of ``next`` returns a greater number.
+    """
 
     __slots__ = ("_now",)
 
@@ -32,10 +34,10 @@ class Moments:
 
 
 class Speaker:
-    """The reports of one fetch session of a follower.
+    """One fetch session of a follower, as the sender of reports about the follower's log ends.
 
-    A request reports the follower's end of its partitions. The next request of the session confirms
-    that the response arrived, and with it those reports.
+    Each request reports the log ends of its partitions. The next request of the session confirms
+    that the response to the previous one arrived, and with it those reports.
     """
 
     __slots__ = ("answered_at", "since", "unheard")

@@ -39,7 +39,12 @@ class AppendOutcome(NamedTuple):
 
 
 class PendingAppend(Completion[AppendOutcome]):
-    """One partition of a produce request, or a transaction marker, until its outcome."""
+    """One partition of a produce request, or a transaction marker, that is to be appended. It
+    completes with the :class:`AppendOutcome`.
+
+    ``timeout_ms`` limits the wait for replication. ``expected_epoch`` is the leader epoch in which
+    the append is allowed; ``ANY_EPOCH`` for any.
+    """
 
     __slots__ = (
         "acks",

@@ -21,7 +21,9 @@ class MoveToResume(NamedTuple):
 
 @dataclass(slots=True)
 class ReplicaChanges:
-    """The work that follows from a metadata change. Work on disks is done later, in tasks."""
+    """The work that follows from a metadata change, as lists of replicas or partitions per kind of
+    work. The caller starts it after the change; work on disks runs in tasks.
+    """
 
     follow: list[HostedReplica] = field(default_factory=list)
     unfollow: list[TopicPartition] = field(default_factory=list)

@@ -73,7 +73,9 @@ class ReplicaMaker:
     def prefer_directory(
         self, topic_partition: TopicPartition, directory_id: DirectoryId | None
     ) -> None:
-        """Note where to create a replica that does not exist here yet. None removes the note."""
+        """Note the directory in which to create a replica that does not exist here yet. None
+        removes the note. Beyond ``MAX_PREFERRED_DIRECTORIES`` notes the oldest is dropped.
+        """
         self._preferred_dirs.pop(topic_partition, None)
         if directory_id is not None:
             self._preferred_dirs[topic_partition] = directory_id

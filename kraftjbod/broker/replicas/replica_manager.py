@@ -472,7 +472,9 @@ class ReplicaManager:
     def prefer_directory(
         self, topic_partition: TopicPartition, directory_id: DirectoryId | None
     ) -> None:
-        """Note where to create a replica that does not exist here yet. None removes the note."""
+        """Note the directory in which to create a replica that does not exist here yet; see
+        :meth:`ReplicaMaker.prefer_directory`. None removes the note.
+        """
         self._maker.prefer_directory(topic_partition, directory_id)
 
     def promoted(self, replica: HostedReplica, handle: LogHandle) -> None:

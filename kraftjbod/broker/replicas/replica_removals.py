@@ -19,8 +19,10 @@ from kraftjbod.storage.replicas.stray_mark import StrayReason
 
 
 class ReplicaRemovals:
-    """Removes logs. Call ``begin_removal`` at once, then ``delete`` or ``set_aside`` in a
-    separate task."""
+    """Removes logs from the disks, either by deletion or by setting them aside as strays.
+
+    Call ``begin_removal`` at once, then ``delete`` or ``set_aside`` in a separate task.
+    """
 
     def __init__(
         self, *, logs: LogManager, cache: MetadataCache, backoff: ExponentialBackoff
@@ -41,7 +43,9 @@ class ReplicaRemovals:
         self._leaving[topic_partition] = asyncio.Event()
 
     def under_way(self, topic_partition: TopicPartition) -> asyncio.Event | None:
-        """Return an event that is set when the name's removal ends; None if none is in progress."""
+        """Return an event that is set when the removal of the replica's log ends; None if no
+        removal is in progress.
+        """
         return self._leaving.get(topic_partition)
 
     async def delete(self, topic_partition: TopicPartition) -> None:

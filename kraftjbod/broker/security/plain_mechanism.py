@@ -28,7 +28,7 @@ def _digest(password: str) -> bytes:
 
 
 class PlainMechanism:
-    """One login by PLAIN."""
+    """The server's side of one login by PLAIN: checks the user and the password of one client."""
 
     def __init__(self, digests: Mapping[str, bytes]) -> None:
         """:param digests: digests of the users' passwords, see :func:`plain_digests`."""

@@ -54,7 +54,12 @@ Guard = Callable[["Checked", Any, Call], Awaitable[Any]]
 
 
 class Checked:
-    """One request: its access, its version, and the topics of this broker's metadata."""
+    """The request that a guard checks: the rights of its client, its API version, and the metadata
+    for topic names.
+
+    ``topic``, ``group`` and ``transaction`` return whether the client may do an operation on the
+    named resource.
+    """
 
     __slots__ = ("access", "cache", "version")
 

@@ -41,7 +41,7 @@ FindCredential = Callable[[str], ScramCredential | None]
 
 
 class ScramServer:
-    """One login by SCRAM."""
+    """The server's side of one login by SCRAM (RFC 5802): checks the messages of one client."""
 
     def __init__(
         self,

@@ -23,7 +23,12 @@ from kraftjbod.protocol.telemetry.storage_telemetry import Origin
 
 
 class GroupOffset(NamedTuple):
-    """A group's committed offset for one partition of an existing topic."""
+    """A group's committed offset for one partition of an existing topic, with the values for its
+    sample.
+
+    ``is_consumer``: it is a consumer group of KIP-848, not a classic one. ``commit_ms`` is the
+    wall-clock time of the commit.
+    """
 
     group_id: str
     topic_partition: TopicPartition

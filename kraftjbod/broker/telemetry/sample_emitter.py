@@ -45,7 +45,9 @@ class Gathered(NamedTuple, Generic[Subject]):
 
 
 class Gatherer(Protocol[Subject]):
-    """The source of the samples. ``gather`` returns what to sample in a round."""
+    """The source of the samples of one telemetry topic. ``gather`` returns the subjects of a round,
+    such as directories, and ``records`` a record for each subject.
+    """
 
     async def gather(self, *, whole: bool) -> Gathered[Subject]:
         """Return the subjects of a round; only a ``whole`` round has slowly changing ones."""

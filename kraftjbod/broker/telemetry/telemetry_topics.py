@@ -19,7 +19,9 @@ _MAX_MESSAGE_BYTES: Final = 1024 * 1024
 
 
 class TelemetryBounds(NamedTuple):
-    """Settings of a telemetry topic from the broker's configuration."""
+    """Number of partitions, replication factor and retention of a telemetry topic, from the
+    broker's configuration.
+    """
 
     partitions: int
     replication_factor: int

@@ -33,7 +33,12 @@ _AS_GOOD_AS_DONE: Final = frozenset(
 
 
 class Ending:
-    """A transaction whose end is written, and its partitions that lack the marker."""
+    """A transaction that is to be committed or aborted: its end is in the log of the coordinator,
+    and partitions in ``left`` lack the marker.
+
+    ``metadata`` has the producer and the decision. ``coordinator_epoch`` is the epoch to write into
+    the markers.
+    """
 
     __slots__ = ("coordinator_epoch", "index", "left", "metadata", "transactional_id")
 
@@ -68,7 +73,11 @@ class _Due(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Partitions of one transaction that are done, or the code after which it was abandoned."""
+    """Progress of one transaction: the partitions that need no marker any more.
+
+    ``given_up`` is not NONE if the queue dropped the transaction because a partition leader
+    answered with that code.
+    """
 
     ending: Ending
     done: frozenset[TopicPartition]

@@ -65,7 +65,9 @@ class TransactionState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """The value of the record of a transactional id. Times are wall-clock milliseconds."""
+    """The state of a transactional id, as stored in the value of its record. Times are wall-clock
+    milliseconds; ``NO_TIME`` if unknown.
+    """
 
     producer_id: int
     producer_epoch: int = NO_EPOCH

@@ -126,8 +126,9 @@ class _Contact:
 
 
 class BrokerHeartbeatManager:
-    """The last contact with each broker, and the sessions that follow from it. ``now_ms`` is
-    monotonic.
+    """Tracks the last contact with each broker and tells whether the broker's session is valid.
+
+    The state is in memory only. ``now_ms`` is monotonic in all methods.
     """
 
     def __init__(self, *, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
@@ -293,8 +294,8 @@ class BrokerHeartbeatManager:
         return min((wait_ms for wait_ms in ends if wait_ms > 0), default=None)
 
     def find_stale(self, unfenced: Iterable[BrokerId], now_ms: int) -> BrokerId | None:
-        """Return the broker without a valid session that has been silent the longest, if there is
-        one.
+        """Return the broker without a valid session that has been silent the longest; None if every
+        broker in ``unfenced`` has a valid session.
 
         :param unfenced: the brokers to examine.
         """

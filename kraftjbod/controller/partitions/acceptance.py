@@ -18,7 +18,7 @@ from kraftjbod.metadata.registrations import BrokerRegistration
 
 
 class Acceptance(Enum):
-    """Whether a replica may lead and be in sync."""
+    """Whether a replica may lead and be in the ISR, judged by its broker and its directory."""
 
     REFUSED = "refused"
     """No: the broker is not active, or the directory is not online."""

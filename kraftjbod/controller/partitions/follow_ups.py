@@ -14,7 +14,12 @@ from kraftjbod.core.ids import BrokerId, TopicIdPartition
 
 
 class FollowUps:
-    """One queue of partitions per broker, in order of arrival, without duplicates in a queue."""
+    """Partitions that a change of a broker affects and that are not decided yet, in one queue per
+    broker.
+
+    A queue keeps the order of arrival and has each partition once. The object is false if all
+    queues are empty.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[BrokerId, deque[TopicIdPartition]] = {}

@@ -23,9 +23,10 @@ from kraftjbod.metadata.registrations import PartitionRegistration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The replicas of a partition and their directories, in parallel.
+    """The replicas of a partition, including those that a reassignment adds or removes (KIP-455).
 
-    ``adding`` and ``removing`` are subsets of the replicas.
+    ``directories`` has the directory of each replica, in the same order. ``adding`` and
+    ``removing`` are subsets of ``replicas``; both are empty without a reassignment.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -73,7 +74,8 @@ class Assignment:
     def reassigned_to(
         self, target: Sequence[BrokerId], directory_of: Callable[[BrokerId], DirectoryId]
     ) -> Assignment:
-        """Return the assignment during a reassignment to ``target``.
+        """Return the assignment while a reassignment to ``target`` is in progress: ``target`` in
+        its order, followed by the replicas to remove.
 
         :param directory_of: returns the directory of a replica in ``target``.
         """
@@ -99,7 +101,8 @@ class Assignment:
         return set(awaited) <= set(isr)
 
     def min_isr(self, configured: int) -> int:
-        """Return the number of in-sync replicas that a commit needs.
+        """Return the number of in-sync replicas that a commit needs: ``configured``, but at most
+        the number of replicas before or after the reassignment, whichever is smaller.
 
         :param configured: ``min.insync.replicas``.
         """

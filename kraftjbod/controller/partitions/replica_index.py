@@ -56,7 +56,9 @@ def _mark(keys: Keys, key: TopicIdPartition, wanted: bool) -> None:
 
 
 class ReplicaIndex:
-    """Secondary indexes over the partitions of one :class:`MetadataState`."""
+    """Indexes for finding partitions by broker, directory or condition without a scan of one
+    :class:`MetadataState`. Call :meth:`apply` for each delta of that state.
+    """
 
     def __init__(self) -> None:
         self._known: dict[TopicIdPartition, PartitionRegistration] = {}

@@ -21,7 +21,9 @@ from kraftjbod.core.ids import BrokerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsableBroker:
-    """A broker that may receive replicas."""
+    """A broker on which a new replica may be placed. A fenced one never gets the first replica of a
+    partition.
+    """
 
     broker_id: BrokerId
     rack: str | None

@@ -20,7 +20,11 @@ _FIELDS = {key: key.replace(".", "_") for key in DYNAMIC_CONTROLLER_KEYS}
 
 
 class SettingsInForce:
-    """The settings of one controller. ``now`` is another object after every change."""
+    """The dynamic settings that apply to one controller, in ``now``: the values of its file,
+    overridden by the metadata.
+
+    Every change replaces the object in ``now``. Call ``follow`` with changed configurations.
+    """
 
     def __init__(self, in_file: DynamicControllerConfig, node_id: BrokerId | None = None) -> None:
         """:param node_id: the node whose own values in the metadata apply; None for none."""

@@ -16,10 +16,10 @@ SILENT_MS: Final = 300_000
 
 @dataclass(slots=True)
 class Follower:
-    """The progress of one follower.
+    """The progress of one broker that fetches the metadata log.
 
-    ``next_offset`` and ``end_at_fetch`` are exclusive. Times are wall-clock milliseconds, -1 if
-    unknown.
+    ``next_offset`` is the offset of the last fetch, and ``end_at_fetch`` the offset after the log's
+    last entry at that time. Times are wall-clock milliseconds, -1 if unknown.
     """
 
     next_offset: int

@@ -54,7 +54,9 @@ ChangeVoters = Callable[[VoterSet], asyncio.Future[None]]
 
 
 class QuorumApis:
-    """Answers requests about the quorum. Use it in the event loop's thread only."""
+    """Answers requests that describe the cluster's controllers or change the quorum. Use it in the
+    event loop's thread only.
+    """
 
     def __init__(
         self,

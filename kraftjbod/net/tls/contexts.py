@@ -42,7 +42,9 @@ _TLS_1_3_SUITES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TlsContexts:
-    """Contexts from the same keys, and when the first of their certificates expires."""
+    """OpenSSL contexts of one listener, created from the same keys, and when the first of their
+    certificates expires.
+    """
 
     server: ssl.SSLContext | None
     """For accepted connections; None if the node does not serve the listener."""

@@ -53,8 +53,8 @@ def may_give_up(voters: VoterSet, key: ReplicaKey) -> bool:
 
 
 def made_mute(hard_state: HardState) -> HardState:
-    """Return a hard state with a new term, in which nothing was promised, that is mute before that
-    term.
+    """Return a hard state in the next term, without a vote. The replica does not vote or stand
+    until its log has an entry of that term or later.
     """
     term = hard_state.term + 1
     return HardState(term=term, mute_before_term=term)

@@ -28,7 +28,11 @@ _KINDS: Final = {b"": EntryKind.DATA, bytes([EntryKind.VOTERS.value]): EntryKind
 
 
 class StoredEntry(NamedTuple):
-    """An entry, and the other values of its batch."""
+    """An entry that was read from a segment, with the other values of its batch.
+
+    ``append_start`` is the offset of the first entry of the same append. ``size_bytes`` is the size
+    of the batch.
+    """
 
     entry: Entry
     append_start: int

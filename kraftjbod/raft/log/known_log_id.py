@@ -30,9 +30,9 @@ METADATA_LOG_ID = "metadata-log-id"
 
 
 class KnownLogId:
-    """Id of the metadata log; ``value`` is None if it is not known.
+    """The id of the metadata log that this controller belongs to, kept in a file.
 
-    Use it in the event loop's thread only.
+    ``value`` is None until the id is known. Use it in the event loop's thread only.
     """
 
     def __init__(self, *, log_dir: LogDir, directory: str, retry_interval_ms: int) -> None:

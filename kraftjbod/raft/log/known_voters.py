@@ -28,7 +28,11 @@ from kraftjbod.storage.vfs import write_atomically
 
 
 class KnownVoters:
-    """Directory ids by node id. Use it in the event loop's thread only."""
+    """The directory id from which each voter of a static quorum has voted, kept in a file. Detects
+    a voter that returns with another disk.
+
+    Use it in the event loop's thread only.
+    """
 
     def __init__(self, *, log_dir: LogDir, directory: str) -> None:
         """Create without reading the file.

@@ -19,7 +19,11 @@ from kraftjbod.storage.vfs import Space
 
 
 class LogSpace:
-    """Space of one metadata directory. All methods must be called in the event loop's thread."""
+    """Tracks the free space for the metadata log, and decides which proposals are accepted while
+    its disk is full.
+
+    All methods must be called in the event loop's thread.
+    """
 
     def __init__(self, *, log_dir: LogDir, last_bytes: int) -> None:
         """Create with the space of the directory's last check.

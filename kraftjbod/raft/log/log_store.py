@@ -96,7 +96,7 @@ class StoredLog:
 
 
 class SnapshotPiece(NamedTuple):
-    """A piece of a snapshot's payload, and the snapshot."""
+    """A piece of the payload of ``snapshot``, and the position of the next piece in bytes."""
 
     data: bytes
     next_position: int
@@ -118,7 +118,9 @@ class _Segment:
 
 
 class RaftLogStore:
-    """Files of the metadata log. All methods must be called in the metadata directory's thread."""
+    """Reads and writes the files of the metadata log: entries, term and vote, and snapshots. All
+    methods must be called in the metadata directory's thread.
+    """
 
     def __init__(
         self, *, vfs: Vfs, directory: str, segment_bytes: int, retained_entries: int

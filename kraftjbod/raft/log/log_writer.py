@@ -18,7 +18,11 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class LogWriter:
-    """Writes to one metadata directory, one at a time. Use it in the event loop's thread only."""
+    """Runs writes in the metadata directory, and repeats a write while the disk is full or does not
+    respond.
+
+    Use it in the event loop's thread only.
+    """
 
     def __init__(
         self, *, log_dir: LogDir, space: LogSpace, retry_interval_ms: int, log: Logger

@@ -17,7 +17,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class NotedVoters:
-    """Writes the file ``static-voters`` of one metadata log.
+    """Writes the voters of a static quorum to the file ``static-voters`` beside the metadata log.
 
     Use it in the event loop's thread only.
     """

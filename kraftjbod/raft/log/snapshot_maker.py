@@ -26,7 +26,11 @@ _WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
 
 
 class SnapshotMaker:
-    """Writes one snapshot at a time. Use it in the event loop's thread only."""
+    """Writes snapshots of the state to the disk in the background, one at a time, and tells when
+    the next one is due.
+
+    Use it in the event loop's thread only.
+    """
 
     def __init__(
         self,

@@ -77,7 +77,11 @@ class Role(Enum):
 
 
 class RaftCore(Following):
-    """State of one replica of the quorum, with the transitions of elections and leadership."""
+    """One replica of the quorum as a Raft state machine without I/O: elections, leadership and
+    replication.
+
+    The driver passes messages and ticks to it and carries out the work in :meth:`ready`.
+    """
 
     def __init__(
         self,
@@ -225,7 +229,9 @@ class RaftCore(Following):
             self._leadership.rename(known_as)
 
     def stand_soon(self) -> None:
-        """Shorten the election timeout of a replica that has received no message of a leader."""
+        """Replace the present wait of a replica without a leader by a random one of at most a
+        quarter of the election timeout.
+        """
         self._timeout_ticks = 1 + self._draw_below(max(1, self._election_ticks // 4))
         self._ticks_since_leader = 0
 

@@ -47,7 +47,7 @@ _UNSAID_AGE_TICKS: Final = 4
 
 
 class Pace(Enum):
-    """How the leader sends the log to a peer."""
+    """How the leader sends the log to a peer; the names are those of etcd's raft."""
 
     PROBE = "probe"
     """One message at a time, until the peer's log is known to match."""
@@ -59,7 +59,9 @@ class Pace(Enum):
 
 @dataclass(slots=True)
 class Progress:
-    """State of one peer, as the leader knows it."""
+    """State of one peer, as the leader knows it: how far its log matches, and when its last
+    messages arrived. Times are ticks of the leadership.
+    """
 
     #: First entry that was not sent yet.
     next_offset: int
@@ -89,7 +91,9 @@ class Progress:
 
 
 class Leadership:
-    """State of a leader in one term."""
+    """State of a replica while it leads in one term: the progress of each peer, and the messages to
+    the peers.
+    """
 
     def __init__(
         self, *, key: ReplicaKey, term: int, log: EntryLog, send: Callable[[Message], None]
@@ -123,7 +127,9 @@ class Leadership:
             )
 
     def rename(self, known_as: Callable[[ReplicaKey], ReplicaKey]) -> None:
-        """Replace the keys of replicas by the names in the voter set in force."""
+        """Replace the keys of all replicas by ``known_as(key)``, the names that the voter set in
+        force gives them.
+        """
         self._key = known_as(self._key)
         self.peers = {known_as(key): peer for key, peer in self.peers.items()}
 

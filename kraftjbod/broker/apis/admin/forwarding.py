@@ -45,8 +45,11 @@ _TOO_MANY: Final = OperatingError(
 
 
 class TimeLeft:
-    """The rest of a client's timeout, for a client request that needs several controller
-    requests."""
+    """Deadline of a client request that is forwarded to the controller in several requests.
+
+    ``asked_ms`` is the client's timeout in ms. The deadline uses the limits of
+    ``forward_timeout_ms`` and starts when the object is created.
+    """
 
     def __init__(self, asked_ms: int) -> None:
         self._loop = asyncio.get_running_loop()

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 
 class BrokerSession:
-    """The session of this broker with the controller. One request is in flight at a time. Times are
-    monotonic ms.
+    """Tells whether the controller may have fenced this broker because of its silence.
+
+    The session lasts ``timeout_ms`` from the sending of the last answered request. The owner notes
+    each request by ``sent`` and its result by :meth:`answered` or :meth:`lost`. One request is in
+    flight at a time. Times are monotonic ms.
     """
 
     def __init__(self, *, timeout_ms: int) -> None:

@@ -27,9 +27,10 @@ from kraftjbod.core.ids import DirectoryId
 
 
 class FailureReports:
-    """Pending failure reports of directories, with their deadlines.
+    """The failed directories that the controller does not know completely yet, each with the
+    deadline at which the broker must stop if it still leads a replica there.
 
-    :param timeout_ms: ``log.dir.failure.timeout.ms``.
+    :param timeout_ms: time from a failure to its deadline (``log.dir.failure.timeout.ms``).
     """
 
     def __init__(self, *, timeout_ms: int) -> None:

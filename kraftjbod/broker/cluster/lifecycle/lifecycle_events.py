@@ -21,7 +21,7 @@ from kraftjbod.protocol.rpc_messages import (
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Event: the broker may register."""
+    """Event: the broker may register from now on. It occurs once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,9 @@ class RegistrationAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationFailed:
-    """Event: the controller refused the registration with ``code``, or it did not answer."""
+    """Event: the controller refused the registration with ``code`` and ``message``, or it gave no
+    answer.
+    """
 
     code: ErrorCode
     message: str
@@ -54,7 +56,9 @@ class HeartbeatAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatFailed:
-    """Event: the controller refused the last heartbeat with ``code``, or it did not answer."""
+    """Event: the controller refused the last heartbeat with ``code`` and ``message``, or it gave no
+    answer.
+    """
 
     code: ErrorCode
     message: str
@@ -130,7 +134,9 @@ class DirectoryRecovered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CordonsChanged:
-    """Event: the complete set of cordoned directories (KIP-1066)."""
+    """Event: ``cordoned`` is the new complete set of cordoned directories, which receive no new
+    replicas (KIP-1066).
+    """
 
     cordoned: frozenset[DirectoryId]
 
@@ -145,7 +151,9 @@ class DirectoryAttached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryForgotten:
-    """Event: the directory is permanently gone, and the cluster should release its id."""
+    """Event: an operator requests that the cluster removes the directory, which is lost or empty,
+    from this broker's registration.
+    """
 
     directory_id: DirectoryId
 
@@ -203,14 +211,18 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Action: handle ``WokeUp`` at ``at_ms``. Replaces the previous ``WakeAt``."""
+    """Action: pass ``WokeUp`` to the state machine at ``at_ms`` (monotonic). Replaces the previous
+    ``WakeAt``.
+    """
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ArmReportDeadline:
-    """Action: handle ``ReportDeadlinePassed`` for this directory at ``at_ms``."""
+    """Action: pass ``ReportDeadlinePassed`` for this directory to the state machine at ``at_ms``
+    (monotonic).
+    """
 
     directory_id: DirectoryId
     at_ms: int

@@ -117,7 +117,11 @@ _CUT_OFF: Final = frozenset({ErrorCode.BROKER_NOT_AVAILABLE})
 
 
 class BrokerState(Enum):
-    """Broker states with Kafka's names."""
+    """States of the broker in its lifecycle, with Kafka's names.
+
+    RECOVERY: the broker has replayed the metadata and is still fenced. RUNNING: it is unfenced.
+    PENDING_CONTROLLED_SHUTDOWN: its leaderships are being moved to other brokers.
+    """
 
     NOT_RUNNING = "not_running"
     STARTING = "starting"
@@ -129,7 +133,7 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """Facts about this broker that do not change while the process runs."""
+    """Values of this broker's registration that do not change while the process runs."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -148,8 +152,13 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleTimes:
-    """Intervals and time limits. ``eager_interval_ms`` is the interval of heartbeats while a report
-    has no response. The controller's responses replace ``session_timeout_ms``.
+    """Intervals and time limits of registration and heartbeats, in ms.
+
+    * ``eager_interval_ms``: the interval of heartbeats while a report has no response.
+    * ``registration_timeout_ms``: the broker stops if its first registration takes longer. An
+      answer from a controller with another metadata log restarts this time.
+    * ``dir_failure_timeout_ms``: time to report the failure of a directory (``FailureReports``).
+    * ``session_timeout_ms``: valid until a controller announces its own value in a response.
     """
 
     heartbeat_interval_ms: int = 2_000

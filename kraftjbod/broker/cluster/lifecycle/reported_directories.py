@@ -43,8 +43,12 @@ class DirectoryChanges:
 
 
 class ReportedDirectories:
-    """The states of directories that this broker reports. Methods that change them are named after
-    events."""
+    """The states of this broker's directories, and the part of them that registrations and
+    heartbeats have reported to the controller.
+
+    Each method with the name of an event, such as ``failed``, must be called when that event
+    occurs. The ``reported_`` properties are fields of the next registration request.
+    """
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ NO_GENERATION = -1
 
 
 class GroupState(Enum):
-    """States with Kafka's names, as in DescribeGroups and ListGroups."""
+    """States of a group, with Kafka's names as in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"

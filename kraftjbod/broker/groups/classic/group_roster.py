@@ -21,9 +21,12 @@ class GroupLimits:
 
 
 class Member:
-    """A member of a classic group. Only its group changes it.
+    """A member of a classic group: its protocols, timeouts and assignment, and its waiting
+    requests.
 
-    Deadlines are monotonic milliseconds; None if there is none.
+    ``join_token`` and ``sync_token`` identify a JoinGroup or SyncGroup request that waits for its
+    answer; None if none waits. ``session_deadline_ms`` is monotonic; None if there is no deadline.
+    Only the group changes a member.
     """
 
     __slots__ = (

@@ -80,8 +80,11 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """A ConsumerGroupHeartbeat request. A field that is None, or a timeout of -1, means
-    unchanged."""
+    """A ConsumerGroupHeartbeat request, with its fields.
+
+    ``epoch`` is the member epoch: 0 to join, negative to leave. A field that is None, or a timeout
+    of -1, means unchanged since the last heartbeat.
+    """
 
     token: Token
     member_id: str
@@ -119,8 +122,9 @@ class ConsumerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FactsWritten:
-    """The batch of :class:`WriteFacts` is replicated, or it failed with ``code`` and is not in the
-    log."""
+    """Event: the batch of :class:`WriteFacts` is replicated (NONE), or it failed with ``code`` and
+    is not in the log.
+    """
 
     code: ErrorCode
     is_too_large: bool = False
@@ -129,7 +133,7 @@ class FactsWritten:
 
 @dataclass(frozen=True, slots=True)
 class DeletionRequested:
-    """Delete the group if it has no members."""
+    """Event: delete the group if it has no members. It is answered with ``DeletionAnswer``."""
 
     token: Token
 
@@ -141,7 +145,9 @@ class DeletionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """The partitions of a commit and the identity of its sender."""
+    """An offset commit to be checked: its partitions, and the member id and member epoch that its
+    sender claims.
+    """
 
     member_id: str
     epoch: int
@@ -158,7 +164,9 @@ ConsumerGroupEvent = MemberRequest | FactsWritten | TimePassed | Unloaded
 
 @dataclass(frozen=True, slots=True)
 class WriteFacts:
-    """Append the facts as one batch. :class:`FactsWritten` must follow before the next write."""
+    """Action: append the facts as one batch. :class:`FactsWritten` must follow before the next
+    write.
+    """
 
     facts: Sequence[Fact]
     records: Sequence[Record]

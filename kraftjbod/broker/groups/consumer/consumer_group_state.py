@@ -239,7 +239,11 @@ def _add(counts: Counter[str], names: frozenset[str], change: int) -> None:
 
 
 class GroupChanges:
-    """Facts that are applied to a group's state but not written yet."""
+    """Changes of a group that are applied to ``state`` but not written to the log yet: ``facts`` in
+    order, and ``records`` with the encoded part of them.
+
+    After the write call :meth:`keep`; after a failure call :meth:`take_back`.
+    """
 
     def __init__(self, state: ConsumerGroupState) -> None:
         self.state = state

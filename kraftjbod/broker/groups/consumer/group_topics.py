@@ -32,7 +32,9 @@ Layout = Hashable
 
 
 class GroupTopics(Protocol):
-    """The cluster's topics as the state machine of a group needs them."""
+    """The topics of the cluster (ids, partition counts and racks), as far as a consumer group needs
+    them for its assignments.
+    """
 
     @property
     def version(self) -> int:
@@ -60,7 +62,7 @@ class GroupTopics(Protocol):
 
 
 class ClusterTopics:
-    """:class:`GroupTopics` as a view of the broker's metadata, without copies."""
+    """Implementation of :class:`GroupTopics` that reads the broker's metadata without a copy."""
 
     def __init__(self, state: MetadataState) -> None:
         self._state = state

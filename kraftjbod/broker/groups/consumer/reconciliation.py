@@ -25,7 +25,12 @@ from kraftjbod.core.ids import TopicId, TopicIdPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """The target assignment of a member, and what limits the next step towards it."""
+    """Input of one step of a member's reconciliation: the member's target assignment and epoch, the
+    present holders of partitions, and the partitions that the member reports.
+
+    ``holders`` has the member id that holds a partition; such a partition is not assigned to
+    another member yet.
+    """
 
     member_id: str
     target: Partitions

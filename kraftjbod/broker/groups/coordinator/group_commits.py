@@ -29,8 +29,10 @@ from kraftjbod.core.loop.work_slices import in_slices
 
 
 class Committer(NamedTuple):
-    """The sender of a commit. ``generation`` is the member epoch if the group is a consumer
-    group."""
+    """The identity that the sender of an offset commit claims.
+
+    ``generation`` is the generation of a classic group, or the member epoch of a consumer group.
+    """
 
     member_id: str
     instance_id: str | None

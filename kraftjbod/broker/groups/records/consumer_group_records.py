@@ -62,7 +62,9 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocols:
-    """Additional state of a member of a consumer group that uses the classic protocol."""
+    """Additional state of a member of a consumer group whose client uses the classic protocol
+    (JoinGroup and SyncGroup).
+    """
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]

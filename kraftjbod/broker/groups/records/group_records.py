@@ -88,7 +88,7 @@ def is_too_long(metadata: str | None, max_chars: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member in the group metadata record.
+    """A member of a classic group, as stored in the group metadata record.
 
     ``subscription`` is the member's metadata for the group's protocol.
     """
@@ -105,7 +105,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadata:
-    """The value of a group metadata record.
+    """A classic group, as stored in the value of its group metadata record.
 
     ``since_ms`` is the wall-clock time of the group's last change of state; -1 if unknown.
     """
