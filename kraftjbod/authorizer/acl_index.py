@@ -32,7 +32,9 @@ _MAX_CACHED_HOSTS: Final = 10_000
 
 @dataclass(slots=True)
 class Grants:
-    """Denied and allowed operations: bit n is the operation with the number n."""
+    """Operations that bindings deny and allow to one principal, as two bit sets: bit n is the
+    operation with the number n.
+    """
 
     denied: int = 0
     allowed: int = 0
@@ -70,6 +72,10 @@ def canonical_host(host: str) -> str:
 
 
 class AclIndex:
+    """Index of all bindings that finds the denied and allowed operations of a principal on a
+    resource.
+    """
+
     def __init__(self) -> None:
         self._types: dict[AclResourceType, _Patterns] = {}
         self._counts: Counter[AclBinding] = Counter()

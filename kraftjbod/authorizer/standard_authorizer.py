@@ -50,7 +50,9 @@ _DENYING: Final = {operation: _bits(operation, _Op.ALL) for operation in AclOper
 
 
 class Decision(NamedTuple):
-    """Result of one check, with the rule that decided."""
+    """Whether a principal may do an operation, and the name of the rule that decided, such as
+    ``DenyAcl``, for audit events.
+    """
 
     is_allowed: bool
     rule: str
@@ -67,6 +69,10 @@ _Question = tuple[str, str, AclOperation, AclResourceType, str | None]
 
 
 class StandardAuthorizer:
+    """Decides by super users and access control lists whether a principal may do an operation, as
+    Kafka's authorizer of this name.
+    """
+
     def __init__(
         self, *, super_users: Collection[str] = (), allow_everyone_if_no_acl_found: bool = False
     ) -> None:
@@ -86,7 +92,7 @@ class StandardAuthorizer:
     def change_bindings(
         self, *, added: Iterable[AclBinding] = (), removed: Iterable[AclBinding] = ()
     ) -> None:
-        """Apply changes. Bindings are added before others are removed."""
+        """Add and remove bindings, the additions first. Cached decisions are dropped."""
         for binding in added:
             self._index.add(binding)
         for binding in removed:
@@ -94,7 +100,7 @@ class StandardAuthorizer:
         self._decided.clear()
 
     def replace_bindings(self, bindings: Iterable[AclBinding]) -> None:
-        """Replace all bindings."""
+        """Remove all bindings and add ``bindings``. Cached decisions are dropped."""
         self._index.clear()
         self.change_bindings(added=bindings)
 

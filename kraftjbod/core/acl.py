@@ -96,7 +96,11 @@ def member_of(kind: type[E], number: int) -> E:
 
 @dataclass(frozen=True, slots=True)
 class AclBinding:
-    """A permission of a principal for the resources that a pattern names."""
+    """Rule of the access control lists: allows or denies a principal an operation on the resources
+    that the pattern matches.
+
+    ``host`` is the address from which the principal connects, or ``*``.
+    """
 
     resource_type: AclResourceType
     resource_name: str
@@ -115,7 +119,12 @@ class AclBinding:
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Selects bindings. A name, principal or host that is None selects all."""
+    """Conditions that select bindings, all of which must hold. None and ANY match every value of
+    their field.
+
+    With the pattern type MATCH, ``resource_name`` is the name of a resource, and the bindings whose
+    pattern applies to it are selected.
+    """
 
     resource_type: AclResourceType = AclResourceType.ANY
     resource_name: str | None = None

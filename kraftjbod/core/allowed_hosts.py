@@ -31,7 +31,7 @@ LOOPBACK: Final[tuple[Network, ...]] = (ip_network("127.0.0.0/8"), ip_network(":
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """Hosts that an operator listed in ``cluster.action.allowed.hosts``."""
+    """Parsed list of the hosts in ``cluster.action.allowed.hosts``."""
 
     networks: tuple[Network, ...] = ()
     """Addresses and networks; an address is a network of one."""

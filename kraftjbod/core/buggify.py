@@ -34,7 +34,7 @@ class Rng(Protocol):
 
 
 class Points:
-    """Buggify points of one simulation.
+    """Decides in one simulation when each buggify point fires, and counts how often it fired.
 
     :param rng_of: creates a generator for a name; equal seeds and names give equal generators.
     """

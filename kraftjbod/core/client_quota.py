@@ -30,7 +30,9 @@ _OF_CLIENTS: Final = frozenset({USER, CLIENT_ID})
 
 
 class QuotaKey(NamedTuple):
-    """``types``: the types of entities that may have the quota."""
+    """Constraints of one quota: the types of entities that may have it (``user``, ``client-id`` or
+    ``ip``), its largest value, and whether the value must be an integer.
+    """
 
     types: frozenset[str]
     is_integral: bool = True
@@ -91,7 +93,7 @@ def client_entity(user: str, client_id: str) -> QuotaEntity:
 
 
 def address_entity(host: str) -> QuotaEntity:
-    """:param host: a numeric address."""
+    """Return the quota entity of clients that connect from ``host``, a numeric address."""
     return ((IP, host),)
 
 

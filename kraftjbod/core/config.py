@@ -77,7 +77,9 @@ STAR_STANDS_ALONE: Final = "When cordoned.log.dirs is set to *, it must not cont
 
 
 class DynamicControllerConfig(DynamicNodeConfig):
-    """Keys that a controller applies at run time, from ConfigRecords of its node or all nodes."""
+    """Keys of a controller that can change while it runs, by ConfigRecords for this node or for all
+    nodes.
+    """
 
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
     """A broker that sends no heartbeat for this long is fenced, and its leaders move. At least two
@@ -189,7 +191,9 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
 
 
 class DynamicBrokerConfig(DynamicNodeConfig, ConnectionLimitKeys, TopicDefaults):
-    """Keys that a broker applies at run time, from ConfigRecords of its node or all brokers."""
+    """Keys of a broker that can change while it runs, by ConfigRecords for this node or for all
+    brokers.
+    """
 
     replica_alter_log_dirs_io_max_bytes_per_second: Long = Field(default=MAX_LONG, ge=1)
     """Bytes per second that all moves between directories may copy together."""

@@ -60,7 +60,11 @@ _PARAMETERS: Final[Mapping[ProviderKind, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """A provider with its restrictions. None: it may read everything that the process may read."""
+    """Source from which references get their texts, such as files, and what it may read.
+
+    A restriction that is None does not limit: the provider may read everything that the process may
+    read.
+    """
 
     kind: ProviderKind
     allowed_paths: tuple[str, ...] | None = None
@@ -83,7 +87,9 @@ _BUILT_IN: Final[Mapping[str, Provider]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A reference in the value of a configuration key."""
+    """A parsed ``${provider:path:key}`` in the value of a configuration key. ``path`` is empty in
+    the form ``${provider:key}``.
+    """
 
     provider: str
     path: str
@@ -101,7 +107,9 @@ ReadReference = Callable[[Provider, Reference], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedValues:
-    """A configuration whose references were replaced."""
+    """A node's configuration after its references were replaced, with the origin of each replaced
+    text.
+    """
 
     values: dict[str, str] = field(repr=False)
     """Without the keys that begin with ``config.providers.``."""

@@ -30,7 +30,8 @@ _UNLIMITED: Final = 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class DescriptorBudget:
-    """Shares of the descriptors of one process.
+    """Division of a process's file descriptors between replicas, open segments and client
+    connections.
 
     :param limit: RLIMIT_NOFILE of the process; negative if unlimited.
     """

@@ -381,7 +381,7 @@ class LogDirImpairedError(OverloadedError):
 
 
 class ProtocolError(KraftJbodError):
-    """Invalid bytes. Only the two subclasses are raised."""
+    """Base class for bytes that violate a protocol. Only the two subclasses are raised."""
 
     def __init__(self, message: str) -> None:
         assert type(self) is not ProtocolError, "raise LocalProtocolError or RemoteProtocolError"

@@ -28,7 +28,9 @@ _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JaasEntry:
-    """One login module with its options."""
+    """One login module of a ``sasl.jaas.config`` value: its Java class name, and its options by
+    name.
+    """
 
     module: str
     options: dict[str, str] = field(repr=False)

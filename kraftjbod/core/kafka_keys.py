@@ -48,9 +48,10 @@ def canonical_keys(values: Mapping[str, V], *, source: str) -> dict[str, V]:
 
 
 class Refusal(NamedTuple):
-    """Why a key is rejected.
+    """Reason for which a key of Kafka is rejected instead of ignored.
 
-    ``asks_for_nothing`` returns whether a value is accepted nevertheless.
+    ``asks_for_nothing`` returns whether a value of the key is accepted nevertheless, because it has
+    no effect, such as ``false``.
     """
 
     reason: str
@@ -187,7 +188,7 @@ def why_without_effect(key: str) -> str | None:
 
 
 class IgnoredKey(NamedTuple):
-    """A key of a configuration file that the node does not read."""
+    """A key in a configuration file that the node does not use."""
 
     key: str
     reason: str | None

@@ -29,7 +29,9 @@ Address = tuple[str, str, int]
 
 
 class ListenerConfig(SslConfig, SaslConfig):
-    """Keys that ``listener.name.<lower-case name>.`` overrides for one listener."""
+    """Configuration of one listener, after the keys ``listener.name.<lower-case name>.<key>`` have
+    overridden ``<key>``.
+    """
 
     max_connections: int = Field(default=10_000, ge=1)
     """Connections of this listener that are open at once."""

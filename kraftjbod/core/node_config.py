@@ -221,7 +221,7 @@ def _absolute_dirs(text: str, base_dir: str) -> tuple[str, ...]:
 
 
 class DynamicNodeConfig(KeyedModel):
-    """Keys that brokers and controllers apply at run time."""
+    """Keys that can change while a node runs, on brokers and controllers."""
 
     telemetry_level: Literal["debug", "info", "warning", "error"] = "info"
     """Events below this level are not written."""
@@ -233,7 +233,7 @@ _node_principals: Final = lru_cache(maxsize=8)(NodePrincipals.parse)
 
 
 class ConnectionLimitKeys(KeyedModel):
-    """Limits of connections, which brokers apply at run time."""
+    """Limits of open connections. Only brokers change them while they run."""
 
     max_connections: int = Field(default=10_000, ge=1)
     """Connections of each listener that are open at once."""
@@ -529,7 +529,9 @@ class NodeConfig(DynamicNodeConfig, ConnectionLimitKeys, StorageSettings, SslCon
 
     @property
     def known_listeners(self) -> frozenset[str]:
-        """Names of the listeners that keys can be about: this node's, and those of controllers."""
+        """Names of all listeners in the configuration: the ones that this node serves, and the ones
+        of ``controller.listener.names``.
+        """
         served = {endpoint.name for endpoint in self.listeners}
         return frozenset(served.union(self.controller_listener_names))
 
@@ -540,12 +542,16 @@ class NodeConfig(DynamicNodeConfig, ConnectionLimitKeys, StorageSettings, SslCon
 
     @property
     def node_listeners(self) -> tuple[str, ...]:
-        """Names of the listeners by which nodes reach each other, as far as this node uses them."""
+        """Names of the listeners on which this node connects to other nodes, or accepts their
+        connections.
+        """
         return (self.controller_listener,)
 
     @property
     def node_mechanisms(self) -> Mapping[str, tuple[str, str]]:
-        """Mechanisms by which nodes log in: key and value by listener between nodes."""
+        """SASL mechanism of this node's login on each listener between nodes, by listener name, as
+        a pair of the key that sets it and its value.
+        """
         key = "sasl.mechanism.controller.protocol"
         return {self.controller_listener: (key, self.sasl_mechanism_controller_protocol)}
 

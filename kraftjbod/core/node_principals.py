@@ -24,7 +24,9 @@ _TYPE: Final = "User:"
 
 @dataclass(frozen=True, slots=True)
 class NodePrincipals:
-    """The parsed patterns of ``cluster.node.principals``."""
+    """Parsed patterns of ``cluster.node.principals``, which map a principal to the node that has
+    it.
+    """
 
     patterns: tuple[re.Pattern[str], ...]
 

@@ -18,7 +18,9 @@ EVERYBODY_ELSE: Final = "*"
 
 
 class LeftOut(NamedTuple):
-    """Number of events of one kind about one host that were not logged."""
+    """How many events named ``event`` about the peer ``host`` were not logged since the last one
+    that was.
+    """
 
     event: str
     host: str
@@ -33,7 +35,7 @@ class _Window:
 
 
 class PeerWarnings:
-    """Counts of warnings by event and host.
+    """Limits how often each kind of warning about each peer is logged, and counts the rest.
 
     :param now_s: returns monotonic time in seconds.
     """

@@ -20,7 +20,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class ScramMechanism(IntEnum):
-    """Mechanisms by Kafka's numbers."""
+    """SCRAM mechanisms with the numbers of Kafka's protocol and records."""
 
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2
@@ -54,7 +54,9 @@ MECHANISM_NAMES: Final = {one.mechanism_name: one for one in ScramMechanism}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """The credential of one user and mechanism. Its representation shows no key."""
+    """Data with which a server verifies the SCRAM login of one user, without the password. Its
+    representation shows no key.
+    """
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)

@@ -19,7 +19,12 @@ _REFERENCE: Final = re.compile(r"\\(.)|\$(\d)")
 
 @dataclass(frozen=True, slots=True)
 class PrincipalRule:
-    """One rule; a rule without ``pattern`` is DEFAULT."""
+    """One rule of ``ssl.principal.mapping.rules``: turns a certificate's distinguished name into a
+    principal's name.
+
+    ``pattern`` None is the rule DEFAULT, which keeps the name. ``case`` is "L" for lower case, "U"
+    for upper case, or empty.
+    """
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""

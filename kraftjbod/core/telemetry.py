@@ -33,7 +33,7 @@ Sink = Callable[[Mapping[str, Any]], None]
 
 
 class Stream(Protocol):
-    """Output for lines, such as a text file."""
+    """The part of a text file that telemetry uses to write lines."""
 
     def write(self, text: str, /) -> int: ...
 

@@ -28,7 +28,10 @@ from kraftjbod.core.ids import BrokerId
 
 
 class ThrottledReplicas(NamedTuple):
-    """Value of a throttle key: ``partition:broker,...``, ``*`` for every replica, or empty."""
+    """Parsed value of a throttle key of a topic: the replicas whose replication is throttled.
+
+    The text is ``partition:broker,...``, ``*`` for every replica, or empty.
+    """
 
     is_all: bool = False
     replicas: frozenset[tuple[int, int]] = frozenset()

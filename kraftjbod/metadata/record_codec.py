@@ -136,7 +136,9 @@ def decode_entry(payload: bytes) -> tuple[Record, ...]:
 
 
 class EntryReader:
-    """Decodes one large entry, such as a snapshot, that arrives in pieces."""
+    """Decodes the records of one large entry, such as a snapshot, that arrives in pieces. Call
+    :meth:`feed` for each piece, then :meth:`end`.
+    """
 
     def __init__(self) -> None:
         self._unpacker = msgpack.Unpacker(use_list=False)

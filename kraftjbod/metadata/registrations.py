@@ -39,7 +39,10 @@ from kraftjbod.metadata.records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """Registration of a broker in the metadata: its last incarnation."""
+    """The last registered incarnation of a broker, with its directories, as of the metadata.
+
+    ``epoch`` is the broker epoch. The controller treats a ``fenced`` broker as not available.
+    """
 
     broker_id: BrokerId
     epoch: BrokerEpoch
@@ -137,7 +140,9 @@ class BrokerRegistration:
         )
 
     def at_level(self, level: MetadataVersion) -> BrokerRegistration:
-        """Return a copy without the values that ``level`` cannot represent."""
+        """Return a copy without the directories, cordons and impairments that the metadata level
+        ``level`` cannot represent.
+        """
         if level.has_directories:
             if level.has_cordoning:
                 return self
@@ -225,9 +230,10 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRegistration:
-    """State of one partition in the metadata.
+    """Assignment and leadership of one partition, as of the metadata: its replicas, their
+    directories, leader, ISR and epochs.
 
-    ``directories`` has one item per item of ``replicas``.
+    ``directories`` has one item per item of ``replicas``. ``leader`` is -1 if there is none.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -336,7 +342,9 @@ class PartitionRegistration:
         return self.isr + self.elr or self.last_known_elr
 
     def counts_on(self, broker_id: BrokerId) -> bool:
-        """Return whether the replica has all committed records, or is the last known leader."""
+        """Return whether ``broker_id`` is in the ISR, the ELR or the last known ELR: its replica
+        may be needed to keep committed records.
+        """
         return broker_id in (*self.isr, *self.elr, *self.last_known_elr)
 
     @property
@@ -375,7 +383,7 @@ class PartitionRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRegistration:
-    """A topic in the metadata.
+    """A topic in the metadata, with its partitions by number.
 
     ``MetadataState`` owns ``partitions``; other code must not change it.
     """

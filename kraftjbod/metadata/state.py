@@ -69,7 +69,9 @@ DEFAULT_SESSION_LIMIT_MS: Final = 10_000
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """Changes of one or more entries: which objects changed. The new values are in the state."""
+    """Objects that one or more entries changed, such as brokers and partitions. Their new values
+    are in the ``MetadataState``.
+    """
 
     brokers: set[BrokerId] = field(default_factory=set)
     registered: set[BrokerId] = field(default_factory=set)
@@ -135,7 +137,7 @@ def overrides_of(configs: Configs, topic: str) -> Mapping[str, str]:
 
 
 class MetadataState:
-    """State of the cluster after the entry at ``offset``.
+    """Complete metadata of the cluster, as of the log entry at ``offset``.
 
     Other code must not change the attributes.
     """
@@ -197,7 +199,9 @@ class MetadataState:
                 yield TopicIdPartition(topic_id, index), partition
 
     def topic_config(self, name: str) -> dict[str, str]:
-        """Return the topic's own values. The caller must not change the mapping."""
+        """Return the configuration values of the topic ``name``; empty without any. The caller must
+        not change the mapping.
+        """
         return self.configs.get((ResourceType.TOPIC, name), {})
 
     def topic_overrides(self, name: str) -> Mapping[str, str]:

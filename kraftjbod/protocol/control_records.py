@@ -26,8 +26,9 @@ _COMMIT: Final = 1
 
 
 class TransactionMarker(NamedTuple):
-    """Content of a transaction marker: the result, and the epoch of the coordinator that
-    wrote it."""
+    """End of a transaction in one partition: whether it was committed or aborted, and the epoch of
+    the coordinator that wrote the marker.
+    """
 
     is_commit: bool
     coordinator_epoch: int

@@ -36,7 +36,9 @@ _TLS_HANDSHAKE: Final = 0x1603
 
 
 class FrameSplitter:
-    """Splits the bytes of one direction of a connection into frames. Unusable after an error."""
+    """Splits the bytes that a connection receives into frames, and provides the buffer to read
+    into. Unusable after an error.
+    """
 
     def __init__(self, *, max_frame_bytes: int, scratch: bytearray | None = None) -> None:
         """

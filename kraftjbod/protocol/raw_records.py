@@ -34,7 +34,8 @@ SLICE_RECORDS: Final = 4096
 
 
 class RawRecord(NamedTuple):
-    """One record of a decompressed body: the bytes from ``begin`` to ``end``.
+    """Position and key of one record in a decompressed body, not decoded further. Positions are
+    bytes: the record is from ``begin`` to below ``end``.
 
     The fields have the order of the tuples from :func:`byte_scans.find_records`.
     """

@@ -71,7 +71,9 @@ MAX_SEQUENCE: Final = 0x7FFFFFFF
 
 
 class Compression(IntEnum):
-    """How the records of a batch are compressed."""
+    """Codec with which the records of a batch are compressed, with the numbers of the batch
+    attributes.
+    """
 
     NONE = 0
     GZIP = 1
@@ -84,7 +86,9 @@ _KNOWN_COMPRESSIONS: Final = frozenset(int(c) for c in Compression)
 
 
 class TimestampType(IntEnum):
-    """Source of the record timestamps; the values of ``message.timestamp.type``."""
+    """Source of the record timestamps: the producer (CREATE_TIME) or the broker that appended them
+    (LOG_APPEND_TIME).
+    """
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1

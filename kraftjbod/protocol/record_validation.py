@@ -48,7 +48,9 @@ _QUICK_UNPACKED_BYTES: Final = 512 * 1024
 
 
 class RecordRules(NamedTuple):
-    """The rules that records of one topic must meet now; times are wall-clock ms."""
+    """Limits that records of one topic must meet when they are appended. Timestamps from
+    ``earliest_ms`` to ``latest_ms`` are accepted, both inclusive, in wall-clock ms.
+    """
 
     needs_keys: bool = False
     earliest_ms: int = _LEAST_LONG
@@ -66,7 +68,12 @@ class RecordRules(NamedTuple):
 def record_rules(
     config: TopicConfig, now: PossibleNow, *, max_unpacked_bytes: int, max_records: int
 ) -> RecordRules:
-    """Return the rules of a topic with ``config`` at the time ``now``."""
+    """Return the rules for records that are appended to a topic with ``config``.
+
+    :param now: range of the present time, in wall-clock ms.
+    :param max_unpacked_bytes: limit of the decompressed size of a batch.
+    :param max_records: limit of the records in a batch.
+    """
     earliest_ms, latest_ms = _LEAST_LONG, MAX_LONG
     stamps = config.message_timestamp_type == "LogAppendTime"
     if not stamps:
@@ -81,7 +88,9 @@ def record_rules(
 
 
 class CheckedBatch(NamedTuple):
-    """A validated batch as it may be appended, and its header."""
+    """A validated batch as it is appended, which may differ from the batch that was sent, and its
+    header.
+    """
 
     records: Buffer
     header: BatchHeader

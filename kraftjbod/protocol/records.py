@@ -49,7 +49,9 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record. ``offset`` is set by decoding, and ignored by encoding."""
+    """One decoded record. ``timestamp_ms`` is as in the batch. ``offset`` is absolute: set by
+    decoding, and ignored by encoding.
+    """
 
     key: bytes | None = None
     value: bytes | None = None

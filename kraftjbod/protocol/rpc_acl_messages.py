@@ -15,7 +15,7 @@ from kraftjbod.protocol.rpc_messages import RpcBody, RpcRequest, RpcResponse
 
 
 class AclBody(RpcBody):
-    """A binding."""
+    """An ``AclBinding`` in a message, with enumerations as Kafka's numbers."""
 
     resource_type: int
     resource_name: str
@@ -61,7 +61,9 @@ class CreateAclsRequestRpc(RpcRequest):
 
 
 class AclFilterBody(RpcBody):
-    """A filter of bindings; None selects all."""
+    """An ``AclFilter`` in a message, with enumerations as Kafka's numbers. A text that is None
+    selects all.
+    """
 
     resource_type: int
     resource_name: str | None = None
@@ -73,7 +75,9 @@ class AclFilterBody(RpcBody):
 
 
 class DeletedAcls(RpcBody):
-    """Result of one filter: the bindings that it selected, which are deleted."""
+    """Result of one filter of a DeleteAcls request: ``matching`` are the deleted bindings that it
+    selected.
+    """
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None

@@ -171,7 +171,7 @@ def encode_request(correlation_id: int, body: RpcRequest, version: int | None = 
 
 
 def encoded_size(body: RpcBody) -> int:
-    """Return the number of bytes that ``body`` takes as a part of a request."""
+    """Return the number of bytes that ``body`` adds to the encoded request that contains it."""
     size: int = len(msgpack.packb(body.model_dump()))
     return size
 

@@ -90,7 +90,9 @@ class DescribedController(RpcBody):
 
 
 class ConfigSynonym(RpcBody):
-    """A source of a configuration value, and its value; ``source`` is a ``ConfigSource``."""
+    """One of the places that set a configuration key, with the value there. ``name`` is the key,
+    ``source`` a ``ConfigSource``.
+    """
 
     name: str
     value: str

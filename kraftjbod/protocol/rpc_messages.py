@@ -79,13 +79,17 @@ MAX_PARTITIONS_PER_REQUEST = MAX_NEW_TOPICS = MAX_ITEMS_PER_REQUEST
 
 
 class RpcBody(BaseModel):
-    """Base class of all messages: immutable, and lenient towards newer peers."""
+    """Base class of messages and of their parts: immutable. Fields that a newer peer added are
+    ignored when a message is received.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=False)
 
 
 class RpcResponse(RpcBody):
-    """Base class of successful responses."""
+    """Base class of the bodies of successful responses. An error of the whole request is in the
+    envelope.
+    """
 
 
 class Since(NamedTuple):
@@ -95,10 +99,10 @@ class Since(NamedTuple):
 
 
 class RpcRequest(RpcBody):
-    """Base class of requests; ``api`` and the version are sent in the envelope.
+    """Base class of the bodies of requests. ``api`` and the version are sent in the envelope.
 
-    ``version`` is the newest version. ``first_levels`` has the first ``metadata.version`` of each
-    version.
+    ``version`` is the newest version. ``first_levels`` has, by version, the lowest
+    ``metadata.version`` at which requests use it.
     """
 
     api: ClassVar[str]

@@ -13,21 +13,27 @@ from kraftjbod.protocol.rpc_messages import RpcBody, RpcRequest, RpcResponse
 
 
 class QuotaOp(RpcBody):
-    """A new value of one quota, a finite number; None removes the quota."""
+    """A change of one quota: ``value`` is the new value, a finite number, or None to remove the
+    quota. ``key`` is a name such as ``producer_byte_rate``.
+    """
 
     key: str
     value: float | None = Field(default=None, allow_inf_nan=False)
 
 
 class QuotaChange(RpcBody):
-    """Changes of one entity's quotas. A name of the entity is None for the default."""
+    """Changes of the quotas of one entity, whose items are pairs of type and name. A name that is
+    None is the default of its type.
+    """
 
     entity: tuple[tuple[str, str | None], ...]
     ops: tuple[QuotaOp, ...] = Field(max_length=MAX_ITEMS_PER_REQUEST)
 
 
 class QuotaOutcome(RpcBody):
-    """Result for one entity."""
+    """Result of the changes of one entity's quotas. ``error_code`` is NONE if they are valid;
+    otherwise none of them is applied.
+    """
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None

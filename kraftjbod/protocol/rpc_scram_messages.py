@@ -14,7 +14,9 @@ from kraftjbod.protocol.rpc_messages import RpcBody, RpcRequest, RpcResponse
 
 
 class ScramChange(RpcBody):
-    """A change of one credential."""
+    """A change of one user's SCRAM credential for one mechanism, a ``ScramMechanism``. Only
+    ``user`` and ``mechanism`` count if ``is_deletion``.
+    """
 
     user: str
     mechanism: int
@@ -26,7 +28,7 @@ class ScramChange(RpcBody):
 
 
 class ScramOutcome(RpcBody):
-    """Result of the change of one user's credentials."""
+    """Result of one change of a credential. ``error_code`` is NONE if it was applied."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None

@@ -38,7 +38,7 @@ MAX_BALANCES: Final = 10_000
 
 
 class ClientRates:
-    """Balances of clients.
+    """Balances of clients with quotas, one per quota key and client, on this node.
 
     A client is an entity with names only: its user and client id, or its address.
     """
@@ -60,7 +60,9 @@ class ClientRates:
         self._balances: dict[str, dict[QuotaEntity, TokenBucket]] = {key: {} for key in QUOTA_KEYS}
 
     def refresh(self, changed: Iterable[QuotaEntity]) -> None:
-        """Use the present quotas of these entities. Balances stay."""
+        """Apply the present quotas in the metadata to the entities ``changed``. A client whose
+        quota did not change keeps its balance.
+        """
         for found in self._found.values():
             found.clear()
         quotas = self._quotas()
@@ -73,7 +75,7 @@ class ClientRates:
                     entities.discard(entity)
 
     def is_set(self, key: str) -> bool:
-        """Return whether any client has this quota."""
+        """Return whether any entity has the quota ``key``; if not, :meth:`spend` has no effect."""
         return bool(self._limited[key])
 
     def spend(self, key: str, client: QuotaEntity, amount: int) -> int:
@@ -89,7 +91,9 @@ class ClientRates:
         return balance.wait_ms(now_ms)
 
     def wait_ms(self, key: str, client: QuotaEntity) -> int:
-        """Return the ms until the client may continue; 0 if it may now."""
+        """Return the ms until the client's balance is zero or positive; 0 if it is now, or without
+        a quota. Nothing is spent.
+        """
         balance = self._balance(key, client)
         return 0 if balance is None else balance.wait_ms(self._now_ms())
 

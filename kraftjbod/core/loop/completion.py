@@ -22,7 +22,9 @@ R = TypeVar("R")
 
 
 class Completion(Generic[T]):
-    """One value or one error, for one callback or one ``await``. Not thread-safe."""
+    """Result of an operation, a value or an error, that is passed to its one callback or ``await``
+    in the same event loop iteration. Not thread-safe.
+    """
 
     __slots__ = ("_callback", "_error", "_is_done", "_value")
 
@@ -71,7 +73,7 @@ class Completion(Generic[T]):
                 self._callback_failed(e)
 
     def set_exception(self, error: BaseException) -> None:
-        """Complete with an error, as :meth:`set_result` does with a value."""
+        """Complete with an error. Calls after the first completion have no effect."""
         if not self._is_done:
             self._is_done = True
             self._error = error

@@ -22,7 +22,9 @@ E = TypeVar("E")
 
 
 class EventQueue(Generic[E]):
-    """Events for one consumer task. Not thread-safe."""
+    """Bounded queue of events for one consumer task (``async for``), with timers that append events
+    later. Not thread-safe.
+    """
 
     def __init__(self, *, name: str, max_events: int, clock: Clock) -> None:
         self._name = name

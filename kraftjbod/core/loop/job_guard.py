@@ -21,7 +21,11 @@ _LONGEST_WAIT_S: Final = 60.0
 
 
 class JobGuard:
-    """Guards the jobs of one owner, such as a directory. ``context`` is added to the log events."""
+    """Runs the background jobs of one owner, such as a directory, so that an unexpected error is
+    logged and does not end the daemon.
+
+    ``context`` is added to the log events.
+    """
 
     def __init__(self, *, first_wait_s: float = _FIRST_WAIT_S, **context: object) -> None:
         self._first_wait_s = first_wait_s

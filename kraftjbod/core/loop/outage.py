@@ -16,7 +16,10 @@ QUIET_MS: Final = 60_000
 
 @dataclass(slots=True)
 class Outage:
-    """Failures in a row of one operation. Arguments ``now_ms`` are monotonic milliseconds."""
+    """Series of failures of one operation that is retried. Decides which failures are logged.
+
+    Arguments ``now_ms`` are monotonic milliseconds.
+    """
 
     failures: int = 0
     """Number of failures in a row."""
@@ -26,7 +29,9 @@ class Outage:
     _is_logged: bool = False
 
     def failed(self, now_ms: int) -> bool:
-        """Count a failure. Return whether to log it now; the caller logs it then."""
+        """Count a failure of the operation. Return True if the caller has to log it now, False if a
+        line was logged recently.
+        """
         if self.failures == 0:
             self._began_ms = now_ms
         self.failures += 1

@@ -23,7 +23,9 @@ SETTLES_AFTER_MS: Final = 24 * 60 * _MINUTE_MS
 
 
 class PossibleNow(NamedTuple):
-    """Range of wall clock times in ms. Both ends are equal if the clock did not jump."""
+    """Range in which the current time lies, in wall-clock ms. Both ends are equal unless the clock
+    jumped within the last day.
+    """
 
     earliest_ms: int
     latest_ms: int
@@ -34,7 +36,9 @@ class PossibleNow(NamedTuple):
 
 
 class WallGuard:
-    """Detects jumps of the wall clock. The caller passes the readings of both clocks."""
+    """Detects jumps of the wall clock by comparison with the monotonic clock. The caller passes the
+    readings of both.
+    """
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None

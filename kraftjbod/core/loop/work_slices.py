@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 
 class WorkSlices:
-    """Slices of one event loop, at most one per iteration.
+    """Time slices in which the coroutines of one event loop do long work, at most one slice per
+    loop iteration.
 
     The object does not refer to the loop, because ``_by_loop`` would then keep both alive.
     """
@@ -87,7 +88,9 @@ class WorkSlices:
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield ``items``, with a pause for other tasks after each slice of work."""
+    """Yield ``items`` in order. When the time slice of the event loop iteration is used up, let
+    other tasks run before the next item.
+    """
     slices = WorkSlices.of_loop()
     for item in items:
         await slices.turn()

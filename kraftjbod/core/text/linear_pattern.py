@@ -32,7 +32,9 @@ class PatternError(OperatingError):
 
 
 class LinearPattern:
-    """A compiled regular expression. :meth:`fits` matches whole texts."""
+    """A regular expression from a client, compiled for matching in linear time. :meth:`fits`
+    matches whole texts only.
+    """
 
     def __init__(self, pattern: str) -> None:
         """Compile ``pattern``.

@@ -123,7 +123,7 @@ def _suffix(fmt: str) -> str:
 
 
 class Compiler:
-    """Generates the functions that read and write one message in one version."""
+    """Generates Python functions that read and write one message of the schema in one version."""
 
     def __init__(self, schema: MessageSchema, version: int) -> None:
         self._schema = schema

@@ -24,7 +24,10 @@ _last_offset = attrgetter("last_offset")
 
 
 class CleanedTransactions:
-    """Transaction state of one pass over a log.
+    """Decides during one compaction pass which transactional batches, markers and index entries of
+    a log are kept.
+
+    Pass all batches and markers from the log start in order. All their transactions have ended.
 
     :param aborted: all aborted transactions of the log.
     """

@@ -21,7 +21,9 @@ from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 
 
 class CleanerOffsets:
-    """Clean offsets of all replicas. All methods run on the event loop."""
+    """Offset below which each compacted replica of the node is clean, in memory and in the
+    directories' ``cleaner-offset-checkpoint`` files. All methods run on the event loop.
+    """
 
     def __init__(self, registry: ReplicaRegistry) -> None:
         self._registry = registry
@@ -87,7 +89,9 @@ class CleanerOffsets:
             await self.write(log_dir, without=tp)
 
     def drop(self, tp: TopicPartition) -> None:
-        """Forget the clean offset of a replica that was removed. No file is written."""
+        """Forget the clean offset of ``tp`` in memory, because the replica was removed. The file
+        keeps its entry until it is written again.
+        """
         self._clean_to.pop(tp, None)
 
     async def write(self, log_dir: LogDir, *, without: TopicPartition | None = None) -> None:

@@ -19,7 +19,11 @@ from kraftjbod.core.ids import TopicPartition
 
 
 class CleaningPauses:
-    """Pauses of compaction, and running passes, by replica. All methods run on the event loop."""
+    """Keeps compaction passes away from single replicas while a caller changes them.
+
+    Records which replicas are paused, and for which a pass is running. All methods run on the event
+    loop.
+    """
 
     def __init__(self, forbids: Callable[[TopicPartition], str | None]) -> None:
         """Create without pauses.

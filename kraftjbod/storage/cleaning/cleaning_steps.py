@@ -41,7 +41,9 @@ class NoSpaceToCleanError(OverloadedError):
 
 
 class Stepped(NamedTuple):
-    """Result of one step. ``is_done``: no step is left."""
+    """Result of one step: bytes read and written by the step, and whether no step is left
+    (``is_done``).
+    """
 
     read_bytes: int
     written_bytes: int
@@ -109,7 +111,11 @@ class _Reader:
 
 
 class KeyReading:
-    """Puts the keys of one segment into a map, in steps."""
+    """First half of a compaction pass: puts the latest offset of each key of one segment into a
+    map.
+
+    Call :meth:`step` until its result has ``is_done``.
+    """
 
     def __init__(
         self,
@@ -158,7 +164,11 @@ class KeyReading:
 
 
 class GroupRewriting:
-    """Writes the kept records of a group of segments to their target, in steps."""
+    """Second half of a compaction pass: writes the kept records of adjacent segments to one new
+    segment, the target.
+
+    Call :meth:`step` until its result has ``is_done``, then :meth:`sync`.
+    """
 
     def __init__(
         self,
@@ -226,7 +236,9 @@ class GroupRewriting:
             )
 
     def sync(self) -> None:
-        """Make the target durable, and write its index of aborted transactions."""
+        """Make the records of the target durable, and then write its transaction index. Call it
+        after the last step.
+        """
         with FailsAs(OpKind.FLUSH):
             self._target.open().sync()
         write_target_transactions(self._sources, self._target)
@@ -240,7 +252,10 @@ class GroupRewriting:
 
 
 class Cleanable(NamedTuple):
-    """The oldest closed segments of a log, which a pass may read, and how dirty they are."""
+    """The oldest closed segments of a log, which a pass may read, and how dirty they are.
+
+    ``first_dirty`` is the first offset that no pass has cleaned.
+    """
 
     segments: tuple[LogSegment, ...]
     #: End offset of the last segment.

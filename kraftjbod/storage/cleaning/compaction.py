@@ -42,7 +42,9 @@ def _silent() -> None:
 
 
 class Dirt(NamedTuple):
-    """Bytes of a log that a pass would read: below and above the clean offset."""
+    """Bytes of a log that a pass would read: ``clean_bytes`` were cleaned by an earlier pass,
+    ``dirty_bytes`` were not.
+    """
 
     clean_bytes: int
     dirty_bytes: int
@@ -136,7 +138,9 @@ def put_keys(
 
 
 class BatchFilter:
-    """Decides in one pass which batches and records are kept."""
+    """Decides in one compaction pass for each batch whether it is kept, and for each record of a
+    kept batch.
+    """
 
     def __init__(
         self,

@@ -67,7 +67,11 @@ _NO_SPACE_BACKOFF_MS: Final = 300_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerLimits:
-    """Limits of compaction on the whole node."""
+    """Limits of compaction on the whole node, from the configuration of the broker.
+
+    ``threads`` is the number of passes that run at once. ``backoff_ms`` is the wait of a
+    directory's coroutine after it found no log to clean.
+    """
 
     is_enabled: bool = True
     threads: int = 1
@@ -96,7 +100,9 @@ def _urgency(work: _Work) -> tuple[bool, float]:
 
 
 class LogCleaner:
-    """Compaction of all logs of this node. All methods run on the event loop."""
+    """Compacts all logs of the node with ``cleanup.policy=compact``, one log at a time per
+    directory. All methods run on the event loop.
+    """
 
     def __init__(
         self,
@@ -137,7 +143,9 @@ class LogCleaner:
 
     @property
     def max_dirty_percent(self) -> float:
-        """Largest dirty ratio of a log at the last examination of its directory, in percent."""
+        """Largest dirty ratio of any log in percent, as of the last examination of each directory;
+        0 before the first.
+        """
         return 100 * max(self._dirtiest.values(), default=0.0)
 
     @property
@@ -224,7 +232,9 @@ class LogCleaner:
             await self._give_up(work.handle, CorruptRecordError(e.message))
 
     def truncated(self, tp: TopicPartition) -> None:
-        """Allow cleaning of the log again, because a truncation may have removed the damage."""
+        """Clean the log of ``tp`` again if it was skipped because of damage or an error: a
+        truncation may have removed the cause.
+        """
         self._uncleanable.pop(tp, None)
 
     async def _choose(self, log_dir: LogDir) -> _Work | None:

@@ -125,6 +125,8 @@ def _as_user(document: Mapping[str, Any]) -> ScramUser:
 
 
 def forget_fork(vfs: Vfs, metadata_dir: str) -> None:
-    """Remove the fork mark durably. Called after the metadata log got its new id."""
+    """Remove the file that marks a fork of the metadata, durably. Called once the metadata log has
+    its new id. No error if the file does not exist.
+    """
     vfs.unlink_if_exists(f"{metadata_dir}/{FORK_MARK}")
     vfs.sync_dir(metadata_dir)

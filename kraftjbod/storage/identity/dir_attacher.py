@@ -39,7 +39,8 @@ _NO_CONTENT = frozenset({"lost+found", RESERVE_FILE})
 
 
 class DirAttacher:
-    """Opens directories, and stores their ids. All methods run on the event loop.
+    """Opens log directories while the node runs: returning ones and new ones. Also changes
+    ``known-log-dirs.json``, which has their ids. All methods run on the event loop.
 
     :param make_log_dir: creates the ``LogDir`` for a path.
     :param timeout_ms: limit for the examination of a directory.

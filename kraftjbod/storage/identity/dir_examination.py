@@ -72,7 +72,9 @@ async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
 
 
 def no_space(path: str, error: LogDirImpairedError) -> StartupError:
-    """Return the error for a directory without space for its first files."""
+    """Return the StartupError for a directory on whose disk the first files do not fit. The message
+    names ``path`` and the remedy.
+    """
     return StartupError(
         f"{path} has no space to start with: {error.message}. Free some space, "
         f"or lower log.dir.reserve.bytes (0: no reserve)"

@@ -84,7 +84,9 @@ def identify(
 def foreign(
     path: str, properties: MetaProperties, *, cluster_id: str, node_id: BrokerId
 ) -> str | None:
-    """Return why the disk does not belong to this node; None if nothing speaks against it."""
+    """Return why the disk cannot belong to this node: another cluster id, another node id, or a
+    reserved directory id. Return None if none of these applies.
+    """
     what = "the disk" if properties.directory_id is None else f"directory {properties.directory_id}"
     theirs = properties.cluster_id
     if theirs is not None and theirs != cluster_id:

@@ -23,7 +23,10 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownDirs:
-    """Directory ids of the node by path. ``added`` are the paths that were added at run time."""
+    """Content of ``known-log-dirs.json``: the id of the directory last seen at each path.
+
+    ``added`` are the paths that were added at run time and are not in ``log.dirs``.
+    """
 
     ids: Mapping[str, DirectoryId] = field(default_factory=dict)
     added: frozenset[str] = frozenset()
@@ -33,9 +36,10 @@ class KnownDirs:
         return next((path for path, known in self.ids.items() if known == directory_id), None)
 
     def seen(self, present: Mapping[str, DirectoryId]) -> KnownDirs:
-        """Return a copy with the present paths of these directories.
+        """Return a copy in which each path of ``present`` has the given directory.
 
-        Other directories keep their paths, and are forgotten if one of these is there now.
+        The former paths of these directories are forgotten, and so is any other directory that was
+        last seen at a path of ``present``.
         """
         found = set(present.values())
         stayed = {path: known for path, known in self.ids.items() if known not in found}
@@ -57,7 +61,9 @@ class KnownDirs:
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 
     def without(self, directory_id: DirectoryId) -> KnownDirs:
-        """Return a copy without the directory, whose path then counts as never used."""
+        """Return a copy without the directory. Its path is forgotten too, as if no directory had
+        ever been there.
+        """
         ids = {path: known for path, known in self.ids.items() if known != directory_id}
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 

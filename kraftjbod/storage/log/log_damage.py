@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 class LogDamage:
-    """Known damage of one log.
+    """Damaged ranges of one log that were found so far, and the rebuild of wrong indexes. Runs in
+    the directory's thread.
 
     :param segments: the list of the log's segments, which the log changes.
     :param log_end: returns the log end offset.

@@ -77,7 +77,9 @@ class ReadResult(NamedTuple):
 
 
 class LogHost(Protocol):
-    """The part of ``LogManager`` that a handle uses."""
+    """Requests of a ``LogHandle`` to the log manager: flushes, delayed removals, checkpoints and
+    the cache of segments.
+    """
 
     def request_flush(self, handle: LogHandle) -> None:
         """Request a flush of the log soon, because a segment was rolled."""
@@ -106,7 +108,8 @@ class LogHost(Protocol):
 
 
 class LogHandle:
-    """One current replica. All methods run on the event loop.
+    """Event loop's interface to the log of one current replica: reads, appends, truncations and
+    file operations. All methods run on the event loop.
 
     Methods that wait for the directory's thread raise KafkaStorageError if the directory is or goes
     offline, OverloadedError if it is full or stalled, or its queue is full,
@@ -706,7 +709,9 @@ class LogHandle:
         )
 
     async def open_beside(self, segment: LogSegment) -> VfsFile | None:
-        """Open ``segment`` once more for a reader in another thread; None if it left the log."""
+        """Return another open file of ``segment`` for a reader in another thread, which closes it;
+        None if the segment left the log.
+        """
         return await self._published.run_operation(
             OpKind.READ, lambda log: log.segments.open_beside(segment)
         )
@@ -767,7 +772,9 @@ class LogHandle:
         return await self._ask_by_index(lambda log, _: log.carried_state())
 
     async def refresh(self) -> None:
-        """Wait until the view includes all earlier operations."""
+        """Wait until all operations queued before have ended, so that :attr:`view` includes their
+        changes.
+        """
         await self._published.run_operation(OpKind.READ, lambda log: None)
 
     @contextmanager
@@ -858,7 +865,9 @@ class LogHandle:
             await self.log_dir.run_operation(OpKind.READ, close, replica=self.topic_partition)
 
     async def close_files(self) -> None:
-        """Close the files of a replica that was moved aside."""
+        """Close the files of a replica whose directory was renamed by :meth:`move_aside`. No
+        operation is accepted afterwards.
+        """
         self._published.is_closed = True
         async with self._files:
             close = self._published.log.segments.close

@@ -169,7 +169,11 @@ def is_half_made(vfs: Vfs, directory: str) -> bool:
 
 
 class LogLoader:
-    """Loads one existing replica, once, in the directory's thread."""
+    """Loads one existing replica from its files, and repairs it after an unclean stop. Runs in the
+    directory's thread.
+
+    Call :meth:`load`, or :meth:`step` until it returns the replica. A loader loads once.
+    """
 
     def __init__(
         self,

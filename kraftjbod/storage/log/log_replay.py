@@ -36,7 +36,11 @@ class ReplayNeededError(SegmentUnreadError):
 
 
 class LogReplay:
-    """One replay, in the directory's thread."""
+    """Recomputes values that a log derives from its batches: a transaction index, or the producer
+    state at an offset.
+
+    Call :meth:`step` in the directory's thread until it returns True, then :meth:`use`.
+    """
 
     is_survey: Final = False
 
@@ -69,7 +73,7 @@ class LogReplay:
         self._is_stepping = False
 
     def is_for(self, unread: SegmentUnreadError) -> bool:
-        """Return whether this replay has the result that ``unread`` demands."""
+        """Return whether the result of this replay is the one that ``unread`` asks for."""
         return isinstance(unread, ReplayNeededError) and unread.replay.target == self.target
 
     def is_valid(self, log: tuple[LogSegment, ...], truncations: int) -> bool:

@@ -39,7 +39,11 @@ from kraftjbod.storage.vfs import Undoing, Vfs, VfsFile, sync_renamed, write_ato
 
 
 class LogSegments:
-    """The segments of one log, at least one."""
+    """Files of one log: its segments in the order of their offsets, at least one, and the replica's
+    directory. The last segment is the active one.
+
+    Methods add, remove, replace and rename segments. They run in the directory's thread.
+    """
 
     def __init__(
         self,
@@ -255,7 +259,9 @@ class LogSegments:
             self._vfs.sync_dir(self.directory)
 
     def move_to(self, directory: str) -> None:
-        """Rename the replica's directory, durably."""
+        """Rename the replica's directory to the path ``directory``, durably. If the sync fails, the
+        directory gets its former name again.
+        """
         self.name_compacted()
         former = self.directory
         self._rename(directory)

@@ -21,7 +21,12 @@ from kraftjbod.storage.vfs import Vfs, VfsFile
 
 
 class AppendResult(NamedTuple):
-    """Offsets of appended records. With ``duplicate`` the records were already in the log."""
+    """Offsets of appended records, both inclusive, and the log start offset.
+
+    ``log_append_time_ms`` is wall-clock time, -1 if the records keep the producer's timestamps.
+    With ``duplicate`` the records were already in the log, at these offsets, and nothing was
+    written.
+    """
 
     base_offset: int
     last_offset: int
@@ -39,7 +44,7 @@ class FoundTimestamp(NamedTuple):
 
 
 class FlushPlan(NamedTuple):
-    """The files of one log that must be synced before its recovery point may become
+    """Files to sync in one flush of a log. Only after that may its recovery point become
     ``end_offset``.
     """
 
@@ -56,7 +61,7 @@ class FlushPlan(NamedTuple):
 
 
 class CarriedState(NamedTuple):
-    """State of a log at one moment that a copy needs besides the segments."""
+    """State of a log at one moment that a future copy needs besides the bytes of the segments."""
 
     view: LogView
     #: Content of a ``.snapshot`` file for ``view.log_end_offset``.
@@ -69,7 +74,9 @@ class CarriedState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContent:
-    """State of a log after loading or creation. The last one of ``segments`` is active."""
+    """Everything that a ``UnifiedLog`` starts with: the result of loading or creating a log. The
+    last one of ``segments`` is active.
+    """
 
     segments: list[LogSegment]
     log_start_offset: int

@@ -43,7 +43,9 @@ def lower_truncation(a: Truncation | None, b: Truncation | None) -> Truncation |
 
 
 class LogView(NamedTuple):
-    """State of a log as of one moment."""
+    """Immutable snapshot of a log's offsets, segments and leader epochs, from which other threads
+    read while the log changes.
+    """
 
     log_start_offset: int
     log_end_offset: int

@@ -50,7 +50,8 @@ def last_stable_offset(
 
 
 class OpenTransactions:
-    """Unstable transactions of one log.
+    """Tracks the transactions of one log that lower its last stable offset: open ones, and ended
+    ones whose marker is not below the high watermark yet.
 
     Cost: O(1) per batch and marker, amortized, so that a load or a fetched chunk of many small
     transactions takes time in proportion to its batches.
@@ -134,7 +135,9 @@ class OpenTransactions:
         return marker_offset + 1
 
     def replicated(self, high_watermark: int) -> None:
-        """Forget transactions whose markers are below ``high_watermark``."""
+        """Forget ended transactions whose markers are below ``high_watermark``, because they are
+        replicated.
+        """
         ended = self._ended
         while ended and ended[0].last_offset < high_watermark:
             ended.popleft()

@@ -22,7 +22,12 @@ from kraftjbod.storage.segments.transaction_index import AbortedTransaction, Tra
 
 
 class ProducerRecovery:
-    """State of one walk of recovery, from the start of a segment to the log end."""
+    """Rebuilds the producer state and the transaction indexes while recovery reads a log from a
+    segment's start to its end.
+
+    Pass each run of sound batches to :meth:`take_run` once, and call :meth:`take_transactions`
+    after each segment. At the end call :meth:`loaded`.
+    """
 
     def __init__(
         self,

@@ -34,7 +34,8 @@ _PASSED_BYTES: Final = 1024
 
 
 class LoadedProducers(NamedTuple):
-    """Producer state at an offset, and the number of log bytes that were replayed to get it.
+    """Producer state that was loaded for an offset. ``replayed_bytes`` is the size of the batches
+    that were read to get it.
 
     ``is_from_snapshot``: the replay started with a snapshot, not with an empty state.
     """
@@ -50,7 +51,9 @@ class _Replayed(NamedTuple):
 
 
 class ProducerSnapshots:
-    """Snapshot files of one replica, used in the directory's thread."""
+    """Reads, writes and removes the ``.snapshot`` files of one replica, which have its producer
+    state at some offsets. Runs in the directory's thread.
+    """
 
     def __init__(
         self, vfs: Vfs, directory: Callable[[], str], offsets: Iterable[int] | None = None

@@ -66,7 +66,9 @@ _LOG_PER_SNAPSHOT: Final = 32
 
 
 class AppendedBatch(NamedTuple):
-    """A remembered batch. Offsets and sequences are inclusive."""
+    """Sequences and offsets of a batch that is remembered to recognize a retry. Both ranges are
+    inclusive.
+    """
 
     base_sequence: int
     last_sequence: int
@@ -101,7 +103,11 @@ class _Producer:
 
 
 class KnownProducer(NamedTuple):
-    """State of one producer for DescribeProducers; -1 for missing values."""
+    """State of one remembered producer, as DescribeProducers lists it; -1 for missing values.
+
+    ``coordinator_epoch`` is that of its last marker, ``transaction_first_offset`` the first offset
+    of its open transaction.
+    """
 
     producer_id: int
     epoch: int
@@ -113,7 +119,10 @@ class KnownProducer(NamedTuple):
 
 
 class KeptBatches(NamedTuple):
-    """Batches that compaction has to keep, so that their producers are known after a crash."""
+    """Batches that compaction has to keep, so that their producers are known after a crash.
+
+    ``last_offsets`` are the last offsets of these batches.
+    """
 
     last_offsets: frozenset[int] = frozenset()
     #: (producer id, epoch) of producers with only a marker.
@@ -121,7 +130,9 @@ class KeptBatches(NamedTuple):
 
 
 class ProducerState:
-    """State of all remembered producers of one log."""
+    """Last batches, epoch and open transaction of each remembered producer of one log, to reject
+    duplicates and wrong sequences.
+    """
 
     def __init__(self) -> None:
         #: In the order of their last batches, oldest first.
@@ -304,7 +315,9 @@ class ProducerState:
     # -- queries ----------------------------------------------------------------------------
 
     def is_snapshot_due(self, appended_bytes: int, limits: ProducerLimits) -> bool:
-        """Return whether to write a snapshot, ``appended_bytes`` of log after the last one."""
+        """Return whether enough log was appended for a new snapshot file. ``appended_bytes`` is the
+        size of the log since the last one. Always False without producers.
+        """
         if not self or appended_bytes < limits.snapshot_interval_bytes:
             return False
         largest_bytes = BATCHES_KEPT * _ENTRY.size * len(self)
@@ -389,7 +402,12 @@ class ProducerState:
 
 
 class SnapshotEntry(NamedTuple):
-    """One entry of a snapshot file, with Kafka's order of fields; -1 for missing values."""
+    """One remembered batch of a producer in a snapshot file, with Kafka's order of fields; -1 for
+    missing values.
+
+    ``delta`` is the last offset of the batch less its first one. ``timestamp_ms`` is the wall-clock
+    time of the producer's last append.
+    """
 
     producer_id: int
     epoch: int

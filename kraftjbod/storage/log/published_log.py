@@ -29,9 +29,10 @@ T = TypeVar("T")
 
 
 class PublishedLog:
-    """A log and its last view.
+    """Runs operations on one log in the directory's thread, and publishes a new view after each
+    success.
 
-    Methods run on the event loop, operations in the directory's thread.
+    Methods run on the event loop.
     """
 
     def __init__(

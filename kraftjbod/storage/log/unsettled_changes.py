@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 
 class TruncationUnderWay(NamedTuple):
-    """A pending truncation. All offsets below ``left`` remain.
+    """A pending truncation of a log. All records at offsets from the log start to below ``left``
+    remain.
 
     ``log_start`` is an upper bound of the log start after the truncation.
     """
@@ -21,7 +22,12 @@ class TruncationUnderWay(NamedTuple):
 
 
 class UnsettledChanges:
-    """Pending changes of one log. All methods run on the event loop."""
+    """Truncations and follower appends of one log that have not ended in the directory's thread
+    yet. All methods run on the event loop.
+
+    Used to delay the change to leader, and to keep offsets that a pending truncation may remove out
+    of checkpoints.
+    """
 
     def __init__(self) -> None:
         self._truncations: list[TruncationUnderWay] = []
@@ -44,7 +50,9 @@ class UnsettledChanges:
         return self.has_truncations or (will_lead and self._appends > 0)
 
     async def settled(self) -> None:
-        """Wait until no change is pending. Hangs while the disk hangs."""
+        """Wait until no truncation or follower append is pending. The wait lasts as long as the
+        disk hangs.
+        """
         await self._is_settled.wait()
 
     def certain_end(self, offset: int) -> int:

@@ -18,9 +18,11 @@ from kraftjbod.protocol.record_batch import BatchHeader
 
 
 class VerificationGuard:
-    """Guard of one producer, from the question to the coordinator until its first batch.
+    """Token for one question to the transaction coordinator: whether the producer has an open
+    transaction with this partition.
 
-    ``noted_ms`` is wall-clock time.
+    It exists from the question until the producer's first batch is appended. ``noted_ms`` is the
+    wall-clock time of the question.
     """
 
     __slots__ = ("is_void", "lowest_sequence", "noted_ms", "producer_epoch", "supports_epoch_bump")
@@ -52,7 +54,12 @@ class NotVerifiedError(OperatingError):
 
 
 class ProducerTerms(NamedTuple):
-    """Conditions of an append besides the producer state."""
+    """Conditions under which the batches of a producer may be appended, besides the remembered
+    producer state.
+
+    ``guard`` is the verified guard, None without a verification. ``supports_epoch_bump``: the
+    producer's epoch increases with each transaction.
+    """
 
     guard: VerificationGuard | None = None
     is_guarded: bool = True
@@ -81,7 +88,7 @@ class VerificationGuards:
         return len(self._guards)
 
     def get(self, producer_id: int) -> VerificationGuard | None:
-        """Return the current guard of the producer; None without one."""
+        """Return the guard of the producer that is valid now; None if there is none."""
         return self._guards.get(producer_id)
 
     def require(self, header: BatchHeader, terms: ProducerTerms, now_ms: int, most: int) -> None:

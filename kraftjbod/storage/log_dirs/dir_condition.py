@@ -20,7 +20,9 @@ NO_SPACE_KNOWN: Final = Space(total_bytes=0, usable_bytes=0, free_inodes=0)
 
 
 class DirCondition:
-    """The part of a ``LogDir`` that does not access the disk."""
+    """Path, id and state of a log directory, the reason of the state, and the errors for its
+    callers. Base class of ``LogDir``, without access to the disk.
+    """
 
     def __init__(self, path: str, directory_id: DirectoryId, since_wall_ms: int = 0) -> None:
         self.path = path

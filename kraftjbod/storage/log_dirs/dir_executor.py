@@ -60,7 +60,8 @@ _Done = tuple[_Job, Any, BaseException | None, int]
 
 
 class LogDirExecutor(Executor):
-    """One thread and its queue of operations.
+    """Runs the operations of one log directory in one thread, in the order of their submission,
+    with a bounded queue.
 
     All methods run on the event loop, except :meth:`beat` and :meth:`hold_back`.
     """
@@ -116,7 +117,9 @@ class LogDirExecutor(Executor):
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue has reached its limit of operations."""
+        """Whether as many operations as allowed are queued or running. The limit of bytes is not
+        considered.
+        """
         return len(self._waiting) >= self._max_ops
 
     @property
@@ -286,7 +289,9 @@ class LogDirExecutor(Executor):
         self._hold = refusal
 
     def let_go(self) -> None:
-        """Undo :meth:`hold_back`. Called on the event loop."""
+        """Start operations again that may be taken back: undo :meth:`hold_back`. Called on the
+        event loop.
+        """
         self._hold = None
 
     def abandon(self, refusal: Callable[[], BaseException]) -> None:

@@ -27,7 +27,12 @@ _LATE_S: Final = 0.1
 
 
 class Watched(Protocol):
-    """Receiver of the reports, on the event loop."""
+    """The log directory that a ``DirWatch`` observes. All methods are called on the event loop.
+
+    ``on_suspect``: an operation runs for longer than its limit. ``on_answer``: that is over.
+    ``on_hung``: an operation runs for longer than ``timeout_ms``; repeated at each poll.
+    ``check_disk``: a periodic check is due.
+    """
 
     def on_suspect(self, running_ms: int) -> None: ...
 
@@ -39,7 +44,8 @@ class Watched(Protocol):
 
 
 class DirWatch:
-    """The two timers of one log directory.
+    """Reports operations of a log directory that run for too long, and requests periodic checks of
+    its disk.
 
     :param queues: the executors, and after how many ms an operation of each is suspected.
     :param timeout_ms: after this time a running operation is reported as hung.
@@ -66,7 +72,9 @@ class DirWatch:
         self.is_suspicious = False
 
     def start(self) -> None:
-        """Run both timers until :meth:`stop`."""
+        """Start the polls of running operations and the periodic disk checks, until :meth:`stop`.
+        The first check is requested at once.
+        """
         self._poll_on_time()
         self._check()
 

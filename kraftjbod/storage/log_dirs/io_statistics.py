@@ -25,7 +25,9 @@ _NEWEST: Final = 0.2
 
 
 class IoGroup(IntEnum):
-    """Kinds of operations that share their statistics."""
+    """Kinds of disk operations that are counted together. WRITE counts appends, PROBE disk checks,
+    and OTHER all remaining operations, such as renames and removals.
+    """
 
     READ = 0
     WRITE = 1
@@ -63,7 +65,9 @@ class IoFigures:
 
 
 class IoStatistics:
-    """I/O statistics of one log directory. Every disk check calls :meth:`sample`."""
+    """Counters, latency buckets and average latency of one log directory's operations. Every disk
+    check calls :meth:`sample`, which updates the average.
+    """
 
     def __init__(self) -> None:
         self._figures = [IoFigures() for _ in IoGroup]

@@ -136,14 +136,20 @@ class LogDirFailureChannel:
             self._changed.put_nowait(log_dir)
 
     async def take(self) -> LogDir:
-        """Wait for the next directory and return it. The caller reads its state and reasons."""
+        """Wait until a directory is in the queue, remove it and return it. Its state may have
+        changed again since the report.
+        """
         log_dir = await self._changed.get()
         self._waiting.discard(log_dir)
         return log_dir
 
 
 class LogDir(DirCondition):
-    """One directory of ``log.dirs``. All methods run on the event loop, except as documented."""
+    """One log directory: runs disk operations in its threads, judges their errors, and changes its
+    state accordingly. All methods run on the event loop, except as documented.
+
+    OFFLINE is final: a reattached directory is a new object.
+    """
 
     def __init__(
         self,
@@ -509,7 +515,9 @@ class LogDir(DirCondition):
         self._stall(reason)
 
     def absolve(self) -> None:
-        """Undo :meth:`suspect`. The directory stays STALLED if an operation runs for too long."""
+        """Undo :meth:`suspect`. The directory stays STALLED while an operation is running for too
+        long.
+        """
         self._demotion = ""
         self.on_answer()
 
@@ -588,7 +596,9 @@ class LogDir(DirCondition):
             self.jobs.log_failure("close_files", error)
 
     async def gone(self) -> None:
-        """Wait until the directory is OFFLINE, on trial or not."""
+        """Wait until the directory is OFFLINE, even if it is on trial and the failure is not
+        reported.
+        """
         await self._gone.wait()
 
     def close(self) -> None:

@@ -70,6 +70,8 @@ class OpKind(Enum):
 
 
 class Verdict(Enum):
+    """What a failed disk operation means for its log directory."""
+
     FAILED = "failed"
     """The disk is broken, gone, read-only or inaccessible: the directory goes OFFLINE."""
     FULL = "full"
@@ -94,7 +96,12 @@ _NAMES_MAY_VANISH: Final = frozenset({OpKind.START, OpKind.LOAD, OpKind.DELETE})
 
 
 def judge(errno: int | None, kind: OpKind) -> Verdict:
-    """Return the verdict on ``errno``, raised by an operation of ``kind``."""
+    """Decide what a failed disk operation means for its directory.
+
+    :param errno: of the ``OSError``; None if it has none.
+    :param kind: purpose of the operation. A failed flush is final, except for a lack of
+        descriptors.
+    """
     if errno in OUT_OF_DESCRIPTORS:
         # Opening a file failed, so no flush or probe of the disk was attempted.
         return Verdict.PROCESS_LIMIT
@@ -180,7 +187,9 @@ class FailsAs:
 
 
 def kind_of_failure(error: BaseException, whole: OpKind) -> OpKind:
-    """Return the kind that :class:`FailsAs` marked ``error`` with, else ``whole``."""
+    """Return the kind of operation that really failed: the one that :class:`FailsAs` stored in
+    ``error``, else ``whole``, the kind of the whole operation.
+    """
     kind: OpKind = vars(error).get(_KIND_OF_PART, whole)
     return kind
 

@@ -36,7 +36,9 @@ class _FullState(NamedTuple):
 
 
 class Probing(Protocol):
-    """Queues ``op`` without a waiter. Errors are judged, and ``settle`` gets the result."""
+    """Function that queues ``op`` in the directory's thread and does not wait. An error changes the
+    state of the directory. ``settle`` gets the result.
+    """
 
     def __call__(
         self, op: Callable[[], Any], settle: Callable[[Any], None]
@@ -44,7 +46,8 @@ class Probing(Protocol):
 
 
 class Saturation:
-    """Free space handling of one directory. Methods run on the event loop, except as documented.
+    """Reaction of one log directory to a full disk: releases the reserve file, keeps the reason,
+    and rebuilds the reserve later. Methods run on the event loop, except as documented.
 
     :param report_change: called when the directory's state has changed.
     """

@@ -74,7 +74,9 @@ Action = BecameSlow | BecameFast | Demote | GiveBack
 
 
 class SlowDirs:
-    """Which directories of the broker are slow, and which one is demoted."""
+    """Compares the latencies of a broker's log directories at each check, and remembers which are
+    slow and which one is demoted.
+    """
 
     def __init__(self, *, factor: float, min_ms: float, may_demote: bool) -> None:
         assert factor > 1, factor

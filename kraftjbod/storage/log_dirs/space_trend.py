@@ -21,7 +21,9 @@ HYSTERESIS_PERCENT: Final = 1
 
 
 class SpaceTrend:
-    """Moving average of the growth of a directory or disk. Call :meth:`note` regularly."""
+    """Moving average of the growth of a directory or disk, in bytes per second. Call :meth:`note`
+    regularly with the used bytes.
+    """
 
     __slots__ = ("_as_of_ms", "_growth", "_used_bytes")
 
@@ -61,6 +63,8 @@ class SpaceTrend:
 
 
 class Crossing(Enum):
+    """Direction in which the free space of a disk crossed the mark of a :class:`WarningMark`."""
+
     FILLING_UP = "less is free than the mark"
     NO_LONGER = "more is free again"
 

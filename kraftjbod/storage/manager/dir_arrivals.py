@@ -32,7 +32,11 @@ from kraftjbod.storage.replicas.swap_recovery import SwapRecovery
 
 
 class Arrival(NamedTuple):
-    """A loaded directory without the superseded copies, and these copies."""
+    """A directory that was loaded while the node runs.
+
+    ``loaded`` has the replicas that it contributes. ``superseded`` and ``superseded_futures`` are
+    copies in it that are not used, because the node has the replica elsewhere.
+    """
 
     loaded: LoadedDir
     superseded: list[LogHandle]

@@ -50,7 +50,8 @@ class _Purge(NamedTuple):
 
 
 class Housekeeping:
-    """Background tasks of one directory. All methods run on the event loop.
+    """Background tasks of one log directory: retention, checkpoints, flushes, delayed removals,
+    closing idle files, and compaction. All methods run on the event loop.
 
     :param handles: returns the replicas in the directory.
     """
@@ -88,7 +89,9 @@ class Housekeeping:
         self._flush_wanted = asyncio.Event()
 
     async def run_jobs(self) -> None:
-        """Run all jobs at their intervals until cancelled."""
+        """Run all background tasks of the directory at their intervals until cancelled. An
+        unexpected error of one task is logged, and does not end the others.
+        """
         retain_ms = self._retention_check_interval_ms
         first_retention_ms = min(_RETENTION_INITIAL_DELAY_MS, retain_ms)
         checkpoint_ms, flush_ms = self._checkpoint_interval_ms, self._flush_check_interval_ms

@@ -36,7 +36,9 @@ _COUNTED_FOR_MS: Final = 1_000
 
 
 class LogMaker:
-    """Creates the logs of replicas. All methods run on the event loop."""
+    """Creates the logs of new replicas in a given or a chosen log directory, one creation per
+    replica at a time. All methods run on the event loop.
+    """
 
     def __init__(
         self,

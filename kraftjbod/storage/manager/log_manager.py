@@ -57,7 +57,9 @@ from kraftjbod.storage.vfs import write_atomically
 
 
 class LogManager:
-    """All current replicas of a node. All methods run on the event loop."""
+    """All replicas of a node in its log directories: finds, creates, moves and deletes them, and
+    runs the background tasks. All methods run on the event loop.
+    """
 
     def __init__(
         self,
@@ -384,7 +386,9 @@ class LogManager:
         return await self._recovery.restore(orphan)
 
     async def discard_deleted(self, orphan: Orphan) -> None:
-        """Remove a ``-delete`` copy that is not needed, if it still exists."""
+        """Remove a ``-delete`` copy that is not needed. No effect if another caller has restored or
+        removed it.
+        """
         await self._recovery.discard(orphan)
 
     # -- create and delete ------------------------------------------------------------------

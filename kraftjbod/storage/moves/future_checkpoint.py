@@ -19,7 +19,9 @@ _VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FutureCheckpoint:
-    """State of a future copy. Everything that it claims is durable."""
+    """Content of ``future-copy-checkpoint``: how much of a move's copy is durable, so that a
+    restart continues it.
+    """
 
     #: Directory of the current replica when the move started.
     source_directory_id: DirectoryId

@@ -27,7 +27,9 @@ class SegmentExtent(NamedTuple):
 
 
 class CopyRange(NamedTuple):
-    """Range of a segment to copy. With ``size_bytes`` 0, only the empty file is created."""
+    """Range of a segment to copy: ``size_bytes`` from ``position`` of the segment with
+    ``base_offset``. With ``size_bytes`` 0, only the empty file is created.
+    """
 
     base_offset: int
     position: int
@@ -35,7 +37,11 @@ class CopyRange(NamedTuple):
 
 
 class CopyPlan(NamedTuple):
-    """One step of a move. With ``is_last`` the copy mirrors all of the log after the step."""
+    """File operations of one step of a move, in this order: segments to remove, a segment to
+    shorten (None: no segment), and ranges to copy.
+
+    With ``is_last`` the copy equals the log after the step.
+    """
 
     #: Base offsets in an order that leaves no gap: oldest first, or newest first.
     drop: tuple[int, ...]

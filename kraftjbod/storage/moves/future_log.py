@@ -73,7 +73,7 @@ _REMADE_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class Copied(NamedTuple):
-    """Result of one step of the copy."""
+    """Result of one step of the copy. ``copied_bytes`` were copied by this step."""
 
     copied_bytes: int
     #: The segments of the copy after the step.
@@ -85,7 +85,9 @@ class Copied(NamedTuple):
 
 
 class FutureLog:
-    """One future copy. Only one operation may use the object at a time."""
+    """Files of one future copy: the copy of a replica that a move builds in another log directory.
+    Only one operation may use the object at a time.
+    """
 
     def __init__(
         self,
@@ -462,7 +464,9 @@ class FutureLog:
     # -- becoming the replica ---------------------------------------------------------------
 
     def finish(self, carried: CarriedState) -> None:
-        """Transfer the rest of the log's state, durably. The copy must mirror ``carried.view``."""
+        """Transfer leader epochs, producers and indexes, durably, and mark the copy as complete.
+        The segments of the copy must equal those of ``carried.view``.
+        """
         view = carried.view
         assert self.extents == extents_of(view), (self.extents, extents_of(view))
         active = view.segments[-1].base_offset

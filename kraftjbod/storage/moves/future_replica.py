@@ -73,7 +73,11 @@ class _ThreadStep(Generic[T]):
 
 
 class CopyStep(NamedTuple):
-    """Result of a step. ``lag_offsets`` is an upper bound of the offsets that are not copied."""
+    """Result of a copy step: how many bytes it copied, and whether the copy now equals the replica
+    (``is_caught_up``).
+
+    ``lag_offsets`` is an upper bound of the number of offsets that are not copied.
+    """
 
     copied_bytes: int
     is_caught_up: bool
@@ -81,7 +85,9 @@ class CopyStep(NamedTuple):
 
 
 class FutureReplica:
-    """One future copy. All methods run on the event loop."""
+    """Event loop's interface to one future copy of a move: copies the replica in steps while it
+    changes, and finally makes the copy the replica. All methods run on the event loop.
+    """
 
     def __init__(self, *, log: FutureLog, log_dir: LogDir, move_id: Uuid) -> None:
         self._log = log
@@ -110,7 +116,9 @@ class FutureReplica:
 
     @property
     def claimed_start_offset(self) -> int:
-        """Log start offset of the replica, as of the last step."""
+        """Log start offset of the replica at the time of the last copy step. The copy holds no
+        earlier records.
+        """
         return self._log.log_start_offset
 
     @property
@@ -144,7 +152,9 @@ class FutureReplica:
         return max(0, source.log_end_offset - self.log_end_offset)
 
     def is_caught_up(self, source: LogHandle) -> bool:
-        """Return whether the copy mirrors the last view of ``source``."""
+        """Return whether the copy has all segments of the last view of ``source``, byte for byte,
+        and no truncation is left to follow.
+        """
         was_truncated = self._truncation is not None or source.has_truncation
         return not was_truncated and self._extents == extents_of(source.view)
 

@@ -22,7 +22,9 @@ _MAX_OPS: Final = 4
 
 
 class MoverPool:
-    """Pool of ``num.replica.alter.log.dirs.threads`` threads. All methods run on the event loop."""
+    """Threads that copy replicas between log directories, ``num.replica.alter.log.dirs.threads`` of
+    them. All methods run on the event loop.
+    """
 
     def __init__(
         self, *, threads: int, clock: Clock, make_executor: MakeExecutor = LogDirExecutor

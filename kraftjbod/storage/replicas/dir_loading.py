@@ -56,7 +56,9 @@ class LoadProgress(NamedTuple):
 
 
 class OpenedReplica(NamedTuple):
-    """A loaded replica, with some results of :class:`LoadedLog`."""
+    """A replica that was loaded and can be served. ``scanned_bytes`` and ``was_future`` are those
+    of :class:`LoadedLog`.
+    """
 
     handle: LogHandle
     scanned_bytes: int
@@ -103,9 +105,10 @@ class Stray(NamedTuple):
 
 
 class LoadedDir(NamedTuple):
-    """Content of a log directory.
+    """Result of loading a log directory: open logs of the current replicas, and a list of all other
+    copies.
 
-    The logs of current replicas are loaded; other copies are only listed.
+    ``deleted`` are ``-delete`` copies, ``strays`` are ``-stray`` copies.
     """
 
     log_dir: LogDir
@@ -121,7 +124,9 @@ class LoadedDir(NamedTuple):
 
 
 class DirLoading:
-    """Loads log directories. All methods run on the event loop."""
+    """Opens the replicas of a log directory at the start, or when the directory is reattached or
+    added. All methods run on the event loop.
+    """
 
     def __init__(
         self,

@@ -42,7 +42,9 @@ class DirOffsets(NamedTuple):
 
 
 class OffsetCheckpoints:
-    """Checkpoint files of all log directories. All methods run on the event loop."""
+    """Writes the recovery points, log start offsets and high watermarks of replicas to the three
+    checkpoint files of each log directory. All methods run on the event loop.
+    """
 
     def __init__(self, registry: ReplicaRegistry) -> None:
         self._registry = registry
@@ -185,7 +187,9 @@ class OffsetCheckpoints:
         await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks | {tp: high_watermark})
 
     def arrived(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """End the announcement: the copy is a replica now, or the swap failed."""
+        """End an announcement of :meth:`announce`: the copy is a replica now, or the swap failed.
+        No file is written.
+        """
         self._announced[log_dir].pop(tp, None)
 
     async def _write(

@@ -20,7 +20,9 @@ from kraftjbod.storage.moves.future_replica import FutureReplica
 
 
 class ReplicaRegistry:
-    """Replicas of the node by partition. All methods run on the event loop."""
+    """Current and future replicas of the node by partition, its log directories, and the
+    configurations of topics. Only state in memory. All methods run on the event loop.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,9 @@ class ReplicaRegistry:
     # -- replicas ---------------------------------------------------------------------------
 
     def take_in(self, handle: LogHandle) -> None:
-        """Add a current copy that was found on a disk. If there are several, all are held aside."""
+        """Add a current copy that was found on a disk. If the partition has another one, no copy is
+        served: all are kept in ``held_aside``.
+        """
         tp = handle.topic_partition
         if tp in self.held_aside:
             self.held_aside[tp].append(handle)
@@ -68,7 +72,9 @@ class ReplicaRegistry:
         handle.set_config(self.config_of(handle.topic_partition.topic))
 
     def remove(self, topic_partition: TopicPartition) -> LogHandle | None:
-        """Forget the current copy that may be served, and return it; None if there is none."""
+        """Forget the current copy in ``handles``, and return it; None if there is none. Copies in
+        ``held_aside`` stay.
+        """
         handle = self.handles.pop(topic_partition, None)
         if handle is not None:
             del self._handles_by_dir[handle.log_dir][handle]

@@ -58,9 +58,8 @@ TryAgain = Callable[[LogDir, Callable[[], Awaitable[object]]], None]
 
 
 class ReplicaSwap:
-    """Creates, removes and promotes the future copies in the registry.
-
-    Methods run on the event loop.
+    """Creates and removes future copies, and replaces a replica by its complete future copy. All
+    methods run on the event loop.
 
     :param checkpoints: writes the offsets of a completed copy before the swap.
     :param host: notified by the handles of promoted copies.

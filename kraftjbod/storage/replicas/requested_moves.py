@@ -32,12 +32,17 @@ _VERSION: Final = 1
 
 
 class RequestedMove(NamedTuple):
+    """Directories of a move: the one with the replica, and the one that the controller was or will
+    be asked to assign.
+    """
+
     source: DirectoryId
     target: DirectoryId
 
 
 class RequestedMoves:
-    """One note per replica. All methods run on the event loop.
+    """Durable notes of moves between log directories, at most one per replica: while a note exists,
+    only the copy in the source is served. All methods run on the event loop.
 
     Call :meth:`load` first. Before that there are no notes.
     """

@@ -25,6 +25,8 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 
 class StrayReason(Enum):
+    """Why a copy is kept as ``-stray`` and not served."""
+
     TOPIC_UNKNOWN = "topic unknown"
     """The metadata had no topic with its id.
 
@@ -41,9 +43,11 @@ class StrayReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrayMark:
-    """Content of ``set-aside.json``.
+    """Content of ``set-aside.json`` in the directory of a stray: why and when the copy became one,
+    and its offsets at that time.
 
-    ``metadata_log_id`` is None if no metadata was consulted. ``set_aside_ms`` is wall clock time.
+    ``metadata_log_id`` is the metadata log that did not contain the replica, None if no metadata
+    was consulted. ``set_aside_ms`` is wall-clock time.
     """
 
     reason: StrayReason

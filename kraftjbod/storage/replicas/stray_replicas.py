@@ -39,7 +39,9 @@ _ASK_AGAIN_S: Final = 0.1
 
 
 class StrayReplicas:
-    """Strays of all directories. All methods run on the event loop."""
+    """Lists, marks, restores and removes strays: copies in the node's directories that are kept and
+    not served. All methods run on the event loop.
+    """
 
     def __init__(self, *, registry: ReplicaRegistry, loading: DirLoading, clock: Clock) -> None:
         self._registry = registry

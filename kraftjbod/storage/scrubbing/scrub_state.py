@@ -28,9 +28,10 @@ class ScrubPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubState:
-    """Progress of the scrub of one directory.
+    """Progress of the scrub of one directory, stored in that directory. Times are wall-clock ms.
 
     ``began_ms`` is the start of the running pass, or of the last one if none is running.
+    ``position`` is None if no pass is running, or if the pass has not checked a segment yet.
     """
 
     began_ms: int = -1

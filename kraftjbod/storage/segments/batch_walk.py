@@ -53,7 +53,9 @@ def no_progress(_size_bytes: int) -> None:
 
 
 class Damage(NamedTuple):
-    """A damaged part of a log, from the offset ``offset`` at the file position ``position``."""
+    """Part of a log without sound batches: the offsets from ``offset`` to below ``next_offset``.
+    ``position`` is its start in the segment's file.
+    """
 
     offset: int
     #: Offset of the first sound batch after the damage.

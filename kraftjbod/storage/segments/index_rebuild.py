@@ -22,9 +22,11 @@ _STEP_BYTES: Final = 1024 * 1024
 
 
 class IndexRebuild:
-    """One rebuild of a segment's indexes, in the directory's thread.
+    """Rebuilds the offset and time index of one segment from its batches. With ``is_survey`` it
+    also finds damage.
 
-    Call :meth:`step` only while the segment belongs to its log.
+    Call :meth:`step` in the directory's thread until it returns True, only while the segment
+    belongs to its log.
     """
 
     def __init__(self, unread: SegmentUnreadError) -> None:

@@ -130,6 +130,10 @@ class OffsetIndex:
 
 
 class TimeEntry(NamedTuple):
+    """Entry of a time index: the largest timestamp of the batches so far, and the last offset of
+    the batch that has it.
+    """
+
     timestamp: int
     offset: int
 

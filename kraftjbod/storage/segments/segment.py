@@ -81,8 +81,8 @@ class Scanned(NamedTuple):
 
 
 class SegmentUnreadError(Exception):
-    """An operation needs indexes that must be rebuilt from all of ``segment``
-    (:class:`IndexRebuild`).
+    """Raised instead of a result: the operation needs the indexes of ``segment``, and these must be
+    rebuilt from the whole file first (:class:`IndexRebuild`).
     """
 
     def __init__(
@@ -109,7 +109,11 @@ class SegmentUnreadError(Exception):
 
 
 class LogSegment:
-    """Batches from ``base_offset`` on, below the base offset of the next segment."""
+    """One ``.log`` file of whole batches and its index files. The batches start at ``base_offset``
+    or later, and end below the base offset of the next segment.
+
+    Methods run in the directory's thread, except as documented.
+    """
 
     __slots__ = (
         "_end_offset",
@@ -192,7 +196,7 @@ class LogSegment:
         *,
         has_transaction_index: bool = False,
     ) -> LogSegment:
-        """Create the object for an existing or new file, with the topic's configuration."""
+        """Create the object for a segment file, which may not exist yet. The file is not opened."""
         return cls(
             vfs=vfs,
             directory=directory,
@@ -390,7 +394,9 @@ class LogSegment:
         return fresh
 
     def remove(self) -> None:
-        """Unlink all files of a segment that belongs to no log. Needs no disk space."""
+        """Unlink the log and index files of a segment that belongs to no log, and close the file.
+        Needs no disk space. Missing files are no error.
+        """
         for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             self._vfs.unlink_if_exists(self._path(suffix))
         self.close()

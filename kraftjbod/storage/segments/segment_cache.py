@@ -30,7 +30,9 @@ DEFAULT_CACHE_LIMITS: Final = CacheLimits()
 
 
 class CachedSegment(Protocol):
-    """The part of a segment that the cache uses."""
+    """The part of a segment that the cache uses. ``was_read``: a reader used the segment since the
+    cache last reset this flag.
+    """
 
     was_read: bool
 
@@ -43,7 +45,10 @@ S = TypeVar("S", bound=CachedSegment)
 
 
 class SegmentCache(Generic[S]):
-    """Loaded indexes and open segment files of one log directory."""
+    """Limits the memory of indexes and the number of open segment files of one log directory.
+
+    Drops indexes itself, and only chooses the files to close.
+    """
 
     def __init__(self, limits: CacheLimits) -> None:
         self._limits = limits
@@ -76,7 +81,9 @@ class SegmentCache(Generic[S]):
                 self._opened[segment] = None
 
     def left(self, segment: S) -> None:
-        """Remove ``segment``, from any thread."""
+        """Forget the indexes and the open file of ``segment``, which is not closed here. Any thread
+        may call it.
+        """
         self.unloaded(segment)
         self.closed(segment)
 

@@ -38,7 +38,8 @@ BELOW_EPOCHS: Final = -(2**32)
 
 
 class SegmentIndexes:
-    """Offset and time index of one segment, initially empty.
+    """Offset and time index of one segment in memory, initially empty and updated with each
+    appended batch.
 
     The event loop may search ``offsets``.
     """
@@ -192,7 +193,9 @@ class SegmentIndexes:
 
 
 class FreshIndexes:
-    """Indexes under construction, and the damage and first timestamp that the same walk finds."""
+    """Result of a walk over a whole segment: new indexes, the damage that it met, and the timestamp
+    of the first sound batch (None without one).
+    """
 
     __slots__ = ("damages", "first_timestamp", "indexes")
 

@@ -35,7 +35,10 @@ E = TypeVar("E")
 
 
 class SegmentScrub:
-    """Check of one segment: call :meth:`step` until :attr:`is_done`, then :meth:`close`."""
+    """Check of one closed segment and its index files on the disk, which changes nothing.
+
+    Call :meth:`step` until :attr:`is_done`, then :meth:`close`.
+    """
 
     def __init__(self, *, vfs: Vfs, file: VfsFile, segment: LogSegment, end_offset: int) -> None:
         """Prepare the check. Nothing is read before the first :meth:`step`.

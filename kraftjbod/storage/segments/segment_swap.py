@@ -46,7 +46,7 @@ _REMADE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class CleaningFiles(NamedTuple):
-    """Open files for a cleaner's thread.
+    """Open files for the thread that compacts a group of segments.
 
     Only the directory's thread creates, renames and removes names.
     """
@@ -116,7 +116,8 @@ def write_target_transactions(sources: Sequence[LogSegment], target: LogSegment)
 
 
 class SegmentSwap:
-    """Replaces ``sources`` by the complete and synced ``target``.
+    """Replaces the old segments ``sources`` by the compacted segment ``target``, which is complete
+    and synced. After a crash in between, loading uses either all of them or the new one.
 
     Its methods run in the directory's thread.
     """

@@ -38,7 +38,9 @@ _last_offset = attrgetter("last_offset")
 
 
 class TransactionIndex:
-    """The aborted transactions of one segment, in the order of their markers."""
+    """Aborted transactions whose markers are in one segment, in the order of the markers.
+    ``read_committed`` consumers skip their batches.
+    """
 
     __slots__ = ("_entries",)
 

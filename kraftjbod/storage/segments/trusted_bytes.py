@@ -26,7 +26,9 @@ _OPEN: Final = 2**63
 
 
 class TrustedBytes:
-    """Trusted ranges of file positions. Any thread may call any method."""
+    """Ranges of a segment file that this process wrote or verified, and that may be sent from
+    memory without a check. Positions are in bytes. Any thread may call any method.
+    """
 
     __slots__ = ("_mutex", "_ranges")
 
