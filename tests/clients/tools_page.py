@@ -33,7 +33,8 @@ _HEAD: Final = (
     "which of kraftjbod's tools with Apache Kafka {version}. `make tools-page` runs all of them "
     "and writes this page.\n"
     "In each row both tools got the same arguments. *yes*: the tool ended with exit code 0 and "
-    "printed the expected text.\n\n"
+    "printed the expected text. `{{csv}}`, `{{topics}}`, `{{plan}}` and `{{json}}` stand for files "
+    "with the input of the command.\n\n"
     "| tool | arguments | Kafka's tool, kraftjbod cluster | kraftjbod's tool, Kafka |\n"
     "|---|---|---|---|\n"
 )

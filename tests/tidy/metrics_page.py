@@ -64,7 +64,7 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "TransactionsAbortedPerSec": "Aborted transactions.",
         "TransactionsTimedOutPerSec": "Transactions aborted because they exceeded their timeout.",
         "PartitionsWithLateTransactionsCount": "Replicas on this broker with a transaction that has been open "
-        "for five minutes longer than `transaction.max.timeout.ms`: it may hang.",
+        "for five minutes longer than `transaction.max.timeout.ms`. Such a transaction may hang.",
         "OfflineLogDirectoryCount": "Directories that are offline.",
         "ImpairedLogDirectoryCount": "Directories that are saturated or stalled.",
         "LogIndexCacheBytes": "Size of the segment indexes in memory (`log.index.cache.bytes`).",
@@ -91,7 +91,7 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "BackgroundJobFailures": "Runs of background jobs that ended with a bug; the jobs are restarted.",
         'CertificateSecondsUntilExpiry,listener="<name>"': "Seconds until the certificate of a listener "
         "with TLS expires; negative afterwards.",
-        "max-dirty-percent": "Share of the bytes that are not compacted yet, in percent, of the log in which it was largest at the last pass.",
+        "max-dirty-percent": "Largest share of not yet compacted bytes in a log, in percent, at the last check of the log's directory.",
         "cleaner-recopy-percent": "Share of the bytes read by compaction that it wrote again, in percent.",
     },
     "Metrics of a log directory": {

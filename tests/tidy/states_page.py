@@ -36,7 +36,9 @@ MACHINES: Final = (
         title="A log directory",
         source="core/log_dir_state.py",
         intro="Directories in the states SATURATED and STALLED are *impaired*: they recover without an "
-        "operator. An OFFLINE directory has failed.",
+        "operator. An OFFLINE directory has failed.\n"
+        "The *reserve* is a file that keeps some space for the broker. The broker deletes it when the "
+        "disk is full, and writes it again when there is space.",
         first=log_dir_state.LogDirState.ONLINE,
         transitions=log_dir_state.TRANSITIONS,
     ),
@@ -57,6 +59,17 @@ MACHINES: Final = (
 )
 
 _ALLOWED_HEAD: Final = """## Operations that a directory accepts in each state
+
+The broker refuses an operation without *yes* before it reaches the disk. Most names say what the operation does to a log; these do not:
+
+- *start* reads and writes the files that identify the directory and its disk, before logs are opened;
+- *load* opens logs, and recovers them after an unclean stop;
+- *create* makes the directory of a replica, or a new segment;
+- *retention* removes old segments from a log, and *delete* removes files that no log uses any more;
+- *checkpoint* writes files with offsets of all logs, such as high watermarks;
+- *index* rebuilds and writes the indexes of a segment;
+- *undo* renames a replica's directory back after an operation that could not be completed;
+- *probe* writes a small file to check the disk.
 
 Source: [storage/log_dirs/log_dir_policy.py](../kraftjbod/storage/log_dirs/log_dir_policy.py).
 """
