@@ -65,7 +65,8 @@ class GroupConfig(KeyedModel):
     group_max_session_timeout_ms: int = Field(default=1_800_000, ge=1)
     """A member of a consumer group may not ask for a longer session."""
     group_initial_rebalance_delay_ms: int = Field(default=3_000, ge=0)
-    """How long an empty group waits for more members after each member that joins."""
+    """How long an empty group waits for more members. If others join in this time, the group waits
+    again, at most until the rebalance time-out of its members."""
     group_max_size: int = Field(default=2**31 - 1, ge=1)
     """Members that a group may have."""
     group_consumer_session_timeout_ms: int = Field(default=45_000, ge=1)

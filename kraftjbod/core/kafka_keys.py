@@ -85,7 +85,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         "the protocols classic and consumer are always served", _has_both_protocols
     ),
     "max.connection.creation.rate": Refusal(
-        "connections are limited by number, see max.connections, and not by rate", _is_no_limit
+        "the rate is limited per address only, by the quota connection_creation_rate", _is_no_limit
     ),
     "remote.log.storage.system.enable": Refusal("there is no tiered storage here", _is_false),
     "transaction.two.phase.commit.enable": Refusal(

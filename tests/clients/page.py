@@ -51,7 +51,7 @@ _BUILT: Final = "## Programs built on these clients"
 _HEAD: Final = """# Clients
 
 A small program in `tests/clients` tests each of these clients, unmodified from its registry, with a cluster of three brokers with two disks each.
-`make clients` runs all programs and writes this page with their results. The tests skip a client whose language is not installed. If one is skipped, this section keeps its former results.
+`make clients` runs all programs and writes this page with their results. The tests skip a client whose language is not installed. If a client is skipped, the whole table keeps its former results.
 
 """
 _TRIED: Final = """

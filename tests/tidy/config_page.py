@@ -35,7 +35,7 @@ _HEAD: Final = """# Configuration
 `make docs` writes this page from the models in [core/](../kraftjbod/core). A test compares it with them.
 
 A daemon reads one `.properties` file. Keys are Kafka's if Kafka has the key.
-An unknown key is ignored and logged (`unknown_config_key`), and `kraftjbod-storage format` names it. A key that requests a security feature that does not exist is an error.
+An unknown key is ignored and logged (`unknown_config_key`), and `kraftjbod-storage format` names it. A node does not start with a key of a security feature that is not implemented, unless the value is empty.
 Kafka's keys without effect, and those that are refused, are [listed below](#keys-of-kafka-without-effect).
 Types and their limits are Kafka's: a short is at most 32767, an int 2147483647, a long 9223372036854775807; a boolean is `true` or `false`.
 *Dynamic* keys can be changed while brokers and controllers run: `kraftjbod-configs --entity-type brokers` with the id of one node, or `--entity-default` for all. Topic keys need `--entity-type topics`, group keys `--entity-type groups`.

@@ -189,8 +189,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "Progress of loading the logs of a directory that was attached or reattached."
     ),
     "cordon_lifted": (
-        "The broker removed a directory from `cordoned.log.dirs` on an operator's request. It "
-        "accepts new replicas again."
+        "The broker removed a forgotten directory from `cordoned.log.dirs`, so that a new disk at "
+        "this path accepts replicas."
     ),
     "cordon_not_lifted": (
         "The operation on the directory succeeded, but its cordon could not be lifted: remove "
@@ -199,9 +199,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "cordoned_log_dirs_not_here": (
         "`cordoned.log.dirs` names directories that this broker does not have."
     ),
-    "forgotten_log_dir_not_closed": (
-        "The files of a forgotten directory could not be closed in order."
-    ),
+    "forgotten_log_dir_not_closed": "The files of a forgotten directory could not be closed.",
     "log_dir_failure_unhandled": (
         "A bug: the broker could not react to the failure of a directory, and stops. Report it."
     ),
@@ -246,8 +244,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "stray_purged": "A stray replica was removed after its retention time.",
     "wall_clock_trusted": "The wall clock of this machine is trusted again.",
     "wall_clock_jumped": (
-        "The wall clock jumped. Until it is back, or for a day, retention deletes records only "
-        "if they are expired by the times before and after the jump."
+        "The wall clock jumped. Until the clock jumps back, or for a day, retention deletes "
+        "records only if they are expired by the time with the jump and by the time without it."
     ),
     # broker: following
     "leader_log_start_not_followed": (
@@ -522,7 +520,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "damaged end, or passed over a damaged snapshot. `what` has the details."
     ),
     "metadata_log_waits": (
-        "The metadata disk is full or hangs. The controller makes no decisions until it recovers."
+        "The metadata disk hangs, or it is full and the released reserve is used up. The "
+        "controller makes no decisions until the disk recovers."
     ),
     "static_voters_noted": "The voters of this log were written to a file beside it.",
     "static_voters_wait": (
