@@ -206,7 +206,7 @@ def _crossings(
 
 
 def sent_by(one: Crossing | Move) -> Sent:
-    """Return the sums of one replica."""
+    """Return the size and write rate of one moving replica as sums over one replica."""
     return Sent(size_bytes=one.size_bytes, write_rate=one.write_rate, replicas=1)
 
 

@@ -50,7 +50,11 @@ class Crossing(NamedTuple):
 
 
 class Home(NamedTuple):
-    """A replica of the broker that will have it; ``rank`` is None if it stays on its broker."""
+    """A replica, seen by the broker on which it will be once replicas have changed brokers.
+
+    ``path`` is its present directory on ``from_broker``. ``rank`` is None if it stays on its
+    broker.
+    """
 
     topic: str
     partition: int

@@ -40,7 +40,11 @@ Racks = Mapping[int, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirSums:
-    """Sums of one directory's replicas; ``fixed`` sums cover immovable replicas."""
+    """Sums over the replicas in one directory; ``fixed`` sums cover only replicas that must not
+    move.
+
+    Rates are bytes per second. ``largest_bytes`` is the size of the largest replica.
+    """
 
     broker_id: int
     path: str
@@ -81,7 +85,8 @@ class BrokerLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """Amount to transfer to one target broker: about ``wanted``, limited by ``most_bytes``."""
+    """The bytes, or bytes per second, to move to the broker ``target``: about ``wanted``, and at
+    most ``most_bytes`` bytes."""
 
     target: int
     wanted: float
@@ -103,7 +108,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A replica that may leave; ``must_leave`` if its directory or broker is drained."""
+    """A replica that a transfer may move to another broker.
+
+    ``brokers`` are those of its partition, and ``write_rate`` is in bytes per second.
+    ``must_leave``: its directory or broker is drained.
+    """
 
     path: str
     size_bytes: int
@@ -124,7 +133,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """Sums of replicas that a broker sends or receives."""
+    """The sums over the replicas that a broker or directory sends or receives; rates in bytes per
+    second."""
 
     size_bytes: int
     write_rate: float

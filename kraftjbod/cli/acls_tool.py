@@ -60,7 +60,12 @@ _OPERATIONS: Final[Mapping[str, AclOperation]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The flags of one call."""
+    """The flags of one ``kraftjbod-acls`` command.
+
+    ``topics``, ``groups``, ``transactional_ids`` and ``is_cluster`` select resources. ``allowed``
+    and ``denied`` are principals, ``allow_hosts`` and ``deny_hosts`` the hosts for which they are
+    allowed or denied; no hosts are all hosts. ``principals`` restricts the output of ``--list``.
+    """
 
     topics: tuple[str, ...]
     groups: tuple[str, ...]

@@ -53,7 +53,8 @@ _NOBODY: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The result for one daemon. ``reason`` is None if the daemon serves.
+    """The result of a health check of one daemon. ``reason`` is None if the daemon serves, else why
+    not.
 
     ``log_dirs`` has the state by path; None for a controller or without a response. ``broker_id``
     is None for a controller, and for a broker that does not report it.

@@ -59,7 +59,7 @@ class TopicCommandError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The values of the flags, under their names."""
+    """The flags of one ``kraftjbod-topics`` command, by their names; None: not given."""
 
     topic: str | None
     partitions: int | None

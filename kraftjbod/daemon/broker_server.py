@@ -81,7 +81,10 @@ _FEATURES: Final = {**SUPPORTED_FEATURES, KRAFT_VERSION: KRAFT_VERSIONS}
 
 
 class BrokerServer:
-    """One broker daemon, as :class:`~kraftjbod.daemon.runner.Daemon` describes it."""
+    """A broker: opens its log directories, and serves its listeners until it is stopped.
+
+    Implements :class:`~kraftjbod.daemon.runner.Daemon`.
+    """
 
     def __init__(self, config: BrokerConfig, environment: Environment) -> None:
         self._config = config

@@ -77,7 +77,10 @@ _REGISTRATION_BACKOFF_MS = (100, 10_000)
 
 
 class ControllerServer:
-    """One controller daemon, as :class:`~kraftjbod.daemon.runner.Daemon` describes it."""
+    """A controller: takes part in the metadata quorum, and serves brokers and other controllers.
+
+    Implements :class:`~kraftjbod.daemon.runner.Daemon`.
+    """
 
     def __init__(self, config: ControllerConfig, environment: Environment) -> None:
         self._config = config

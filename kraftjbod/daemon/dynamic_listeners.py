@@ -23,7 +23,7 @@ from kraftjbod.net.listener import Listener
 
 
 class DynamicListeners:
-    """The listeners of one broker, as far as they change.
+    """Applies dynamic limits and key stores to the listeners of a running broker.
 
     :param listeners: the served listeners by name.
     """

@@ -212,7 +212,12 @@ async def _until_signal(
 
 @dataclass(slots=True, kw_only=True)
 class GameDay:
-    """Plays scenarios in sequence, and collects one report."""
+    """Plays scenarios in sequence, and collects their outcomes for one report.
+
+    ``observe_s`` is the duration of an observation, and ``backlog_bytes`` the size of the topic
+    that a cold reader reads. ``is_own_topic``: each scenario has its own topic. ``max_gap_ms``
+    replaces the limits of all scenarios; None: each has its own.
+    """
 
     settings: Settings
     observe_s: float
@@ -228,7 +233,8 @@ class GameDay:
         return bool(self.outcomes) and all(not outcome.complaints for outcome in self.outcomes)
 
     def stop_watching(self) -> bool:
-        """Stop a running observation; return whether there was one."""
+        """Let a running observation end early; return False if none runs or it was stopped
+        already."""
         if self._stop is None or self._stop.is_set():
             return False
         self._stop.set()

@@ -12,7 +12,7 @@ from kraftjbod.gameday.load.check import WRONG, Findings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """An event of the scenario at one time (monotonic)."""
+    """An event of a scenario, and its time (monotonic, in seconds)."""
 
     what: str
     at_s: float
@@ -20,7 +20,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
-    """Outcome of one partition; ``was_hit``: its leader was on the broken disk or broker."""
+    """The outcome of a scenario for one partition; ``was_hit``: its leader was on the broken disk
+    or broker.
+
+    ``gap`` is the longest time between two acknowledgements from the fault on. ``leader_changes``
+    are times (monotonic, in seconds).
+    """
 
     partition: int
     was_hit: bool
@@ -34,7 +39,11 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Outcome of one scenario or of one observation."""
+    """The outcome of one scenario, or of one observation without a fault.
+
+    ``began_s`` and ``ended_s`` are monotonic times in seconds. ``limit_ms`` is the longest allowed
+    gap between acknowledgements, ``metadata_limit_ms`` that between metadata operations, if any.
+    """
 
     scenario: str
     target: str

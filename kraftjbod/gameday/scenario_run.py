@@ -55,7 +55,8 @@ class Settings:
 
 
 class ScenarioRun:
-    """Plays one scenario. Each scenario needs a new instance."""
+    """Plays one scenario: produces a load, injects the fault, and compares the records with the
+    acknowledgements. Each scenario needs a new instance."""
 
     def __init__(
         self,

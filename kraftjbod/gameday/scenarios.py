@@ -98,7 +98,11 @@ MAX_METADATA_GAP_MS: Final[dict[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Seconds of steady load before the fault, minimum with the fault, and after recovery."""
+    """The durations of a scenario's phases, in seconds.
+
+    The load runs for ``before_s`` before the fault, for at least ``fault_s`` with it, and for
+    ``after_s`` after the recovery.
+    """
 
     before_s: float
     fault_s: float

@@ -91,7 +91,10 @@ _MOUNT_POINT = Path("/mnt/disk")
 
 
 class ClusterProcesses:
-    """Daemons on this machine that belong to one run directory: :meth:`create`, :meth:`load`."""
+    """The daemons of one cluster on this machine, by node id, and their files in ``run_dir``.
+
+    :meth:`create` makes a new cluster; :meth:`load` returns the existing one of a directory.
+    """
 
     def __init__(
         self,

@@ -55,7 +55,11 @@ class DaemonFiles:
 
 
 class DaemonProcess:
-    """A daemon process, started by this process or found by its pid or by :meth:`find`."""
+    """A daemon on this machine, whether it runs or not: starts and stops its process, and reads its
+    log.
+
+    :param pid: its process, if it was started by another process; :meth:`find` searches for it.
+    """
 
     def __init__(
         self,
@@ -104,7 +108,7 @@ class DaemonProcess:
         return None if self._child is None else self._child.poll()
 
     def start(self) -> None:
-        """Start the daemon and return at once."""
+        """Start the process, which must not run, and return without waiting until it serves."""
         assert not self.is_running, self
         with self.files.telemetry_path.open("ab") as telemetry:
             self._child = subprocess.Popen(  # noqa: S603 - our own words, no shell
@@ -133,7 +137,7 @@ class DaemonProcess:
             self._pid = next(filter(self._is_daemon, pids), None)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
+        """Send SIGTERM, without waiting. No effect if the daemon does not run."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -143,7 +147,8 @@ class DaemonProcess:
             self._child.wait()
 
     async def stop(self, timeout_s: float = 30.0) -> bool:
-        """Send SIGTERM and wait, kill after ``timeout_s``. Return whether the stop was orderly."""
+        """Send SIGTERM and wait up to ``timeout_s`` seconds, then send SIGKILL. Return False if
+        SIGKILL was necessary."""
         self.terminate()
         if await self.wait_exit(timeout_s):
             return True
@@ -151,7 +156,8 @@ class DaemonProcess:
         return False
 
     async def wait_exit(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` and return whether the daemon ended."""
+        """Wait up to ``timeout_s`` seconds for the end of the process; return whether it has
+        ended."""
         deadline = time.monotonic() + timeout_s
         while self.is_running:
             if time.monotonic() >= deadline:

@@ -59,17 +59,21 @@ def further(addresses: Sequence[str], count: int) -> list[str]:
 
 
 def allowed_hosts(address: str) -> str:
-    """Return ``cluster.action.allowed.hosts`` for all hosts of the network of ``address``."""
+    """Return the value of ``cluster.action.allowed.hosts`` that allows the network of ``address``
+    and this machine's loopback addresses."""
     return f"127.0.0.0/8,::1,{_NETWORKS}.{_number(address)}.0/24"
 
 
 def is_own_host(address: str) -> bool:
-    """Return whether the address is in a network that :func:`plan` chooses from."""
+    """Return whether ``address`` is that of a simulated host: in one of the networks that
+    :func:`plan` chooses from.
+    """
     return address.startswith(f"{_NETWORKS}.")
 
 
 def command_prefix(address: str) -> tuple[str, ...]:
-    """Return the command prefix for that host; empty for this machine's own addresses."""
+    """Return the words with which a command runs on the host ``address``; empty for this machine's
+    own addresses."""
     return ("ip", "netns", "exec", _host(address)) if is_own_host(address) else ()
 
 
@@ -106,7 +110,10 @@ def cut(address: str) -> None:
 
 
 def mend(address: str) -> None:
-    """Reconnect a host that :func:`cut` disconnected. Errors are those of :func:`cut`."""
+    """Connect a host again that :func:`cut` disconnected. No effect on a connected host.
+
+    :raises StartupError: the ``ip`` command failed; it requires root.
+    """
     _ip("-n", _switch(_number(address)), "link", "set", _port(address), "up")
 
 

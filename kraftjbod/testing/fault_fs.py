@@ -56,7 +56,10 @@ def why_not() -> str | None:
 
 
 class FaultFs:
-    """A mounted fault file system: see :meth:`mount` and :meth:`unmount`, or use ``with``."""
+    """A file system that shows a directory at another path and can inject faults.
+
+    :meth:`mount` creates it. :meth:`unmount`, or the end of a ``with`` block, removes it.
+    """
 
     def __init__(
         self, path: Path, source: str, server: subprocess.Popen[bytes], orders: Path

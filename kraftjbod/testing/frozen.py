@@ -83,7 +83,10 @@ class Freeze:
 
 @contextlib.contextmanager
 def frozen(disk: Disk, *, at_most_s: float) -> Iterator[None]:
-    """Let ``disk`` hang during the ``with`` block, but not longer than ``at_most_s`` seconds."""
+    """Let ``disk`` hang during the ``with`` block, but not longer than ``at_most_s`` seconds.
+
+    :raises DiskKitError: the kernel refused.
+    """
     freeze = Freeze(disk, at_most_s=at_most_s)
     try:
         yield

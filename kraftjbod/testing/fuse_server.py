@@ -76,7 +76,11 @@ _ATIME, _MTIME, _HANDLE, _ATIME_NOW, _MTIME_NOW = 16, 32, 64, 128, 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultOrder:
-    """The fault to simulate; ``number`` distinguishes equal orders."""
+    """A message to the server of a fault file system: simulate ``fault`` from now on, or none.
+
+    ``delay_s`` is the duration of operations on a slow disk, in seconds. ``number`` distinguishes
+    equal orders.
+    """
 
     fault: DiskFault | None
     delay_s: float

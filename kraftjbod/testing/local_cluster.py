@@ -527,7 +527,8 @@ class Broker:
 
 
 class BrokerDir:
-    """One log directory of a broker, and its disk."""
+    """One log directory of a broker: breaks and repairs its disk, and asks the broker for its
+    state."""
 
     def __init__(self, cluster: LocalCluster, broker: Broker, disk: LogDisk) -> None:
         self._cluster = cluster

@@ -59,7 +59,10 @@ class DiskKitError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A mounted file system. ``path`` is its root, writable for all users."""
+    """A mounted file system of a test, with methods to damage, detach and repair it.
+
+    ``path`` is its mount point, writable for all users.
+    """
 
     path: str
     kind: Kind
@@ -92,7 +95,9 @@ class Disk:
         detach(self.path)
 
     def set_aside(self) -> None:
-        """Detach as :meth:`detach`, but keep the content mounted elsewhere for :meth:`put_back`."""
+        """Unmount as :meth:`detach`, but keep the content mounted at another path until
+        :meth:`put_back`.
+        """
         os.makedirs(self._aside, exist_ok=True)
         _run("mount", "--bind", self.path, self._aside)
         self.detach()

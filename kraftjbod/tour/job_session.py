@@ -43,7 +43,11 @@ class JobFailedError(OperatingError):
 
 
 class JobSession:
-    """Runs Spark jobs in the order of their requests. Use it in an ``async with``."""
+    """A process that runs Spark jobs in the order of their requests.
+
+    Call :meth:`start` before the first :meth:`ask`. Use in ``async with``, which ends the process.
+    ``log`` receives the output of the jobs.
+    """
 
     def __init__(self, log: Path) -> None:
         self._log = log

@@ -36,7 +36,11 @@ Asked = asyncio.Future[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Jobs over ``topic``, with the acknowledgements of ``loads``."""
+    """The second half of the tour: Spark jobs over ``topic`` of the running ``cluster``.
+
+    ``loads`` has the acknowledgements of the topic's records, with which the audit compares the
+    topic.
+    """
 
     cluster: ClusterProcesses
     reporter: Reporter
@@ -49,7 +53,8 @@ class Pipeline:
         return self.cluster.run_dir / "tables"
 
     async def take(self) -> bool:
-        """Run all jobs; return whether they succeeded and the audit found no difference."""
+        """Run all jobs. Return False if Spark is not installed, a job failed, or the audit found a
+        difference. Errors are printed and not raised."""
         if not self.jobs.is_installed():
             self.reporter.trouble(
                 "The pipeline is left out: Spark is not installed (`make spark`)."

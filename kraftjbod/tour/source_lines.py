@@ -18,14 +18,15 @@ _STANDARD_LIBRARY: Final = Path(sysconfig.get_path("stdlib"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLine:
-    """One line: ``place`` is ``json/decoder.py:12``, ``text`` has no line end."""
+    """A line of a source file: ``place`` is like ``json/decoder.py:12``, and ``text`` has no line
+    end."""
 
     place: str
     text: bytes
 
 
 class LineStream:
-    """The records of one partition, by index."""
+    """An endless stream of records: the source lines in order, then again from the first one."""
 
     def __init__(self, lines: list[SourceLine]) -> None:
         assert lines

@@ -42,7 +42,7 @@ _DOUBT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerNode:
-    """A broker's id and address."""
+    """The id and address of a broker in the metadata; ``rack`` is None if the broker has none."""
 
     node_id: int
     host: str
@@ -52,7 +52,11 @@ class BrokerNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """A partition; ``leader`` is -1 without a leader."""
+    """A partition in the metadata; ``leader`` is -1 without a leader.
+
+    ``replicas`` are broker ids, the preferred leader first. ``offline_replicas`` are the brokers
+    among them whose replica is offline.
+    """
 
     partition: int
     leader: int
@@ -64,7 +68,11 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """A topic; ``topic_id`` is all zeros if the cluster has no topic ids."""
+    """A topic in the metadata, with its partitions by number.
+
+    ``topic_id`` is all zeros if the cluster has no topic ids. ``error_code`` is 0 unless the broker
+    cannot describe the topic.
+    """
 
     name: str
     topic_id: bytes
@@ -75,7 +83,10 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """The metadata in a broker's response: brokers by id, and topics by name."""
+    """The metadata in a broker's response: brokers by id, and topics by name.
+
+    ``controller_id`` is the broker to which requests for the controller are sent; -1 if unknown.
+    """
 
     controller_id: int = -1
     brokers: Mapping[int, BrokerNode] = field(default_factory=dict)
@@ -140,7 +151,11 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
 
 
 class ClusterClient:
-    """A client with the cluster's metadata and one connection per broker."""
+    """A client of a Kafka cluster, which sends requests over one connection per broker.
+
+    Connections are opened by the first request. ``metadata`` has the newest metadata, which is
+    empty until :meth:`refresh_metadata`. Call :meth:`close`, or use the client in ``async with``.
+    """
 
     def __init__(
         self,
@@ -245,7 +260,8 @@ class ClusterClient:
         return await self._ask(connection, body, timeout_ms, min_version, max_version)
 
     def is_connected(self, node_id: int) -> bool:
-        """Return whether a connection to the broker is open."""
+        """Return whether a connection to the broker is open; False for a broker that is not in the
+        metadata."""
         node = self.metadata.brokers.get(node_id)
         connection = None if node is None else self._connections.get((node.host, node.port))
         return connection is not None and connection.is_open
@@ -414,7 +430,8 @@ class ClusterClient:
 
 
 def may_pass(error: OperatingError) -> bool:
-    """Return whether a retry with fresh metadata may succeed after ``error``."""
+    """Return whether a repetition with fresh metadata may succeed: ``error`` is retriable, or a
+    connection was lost."""
     return error.retriable or isinstance(error, ConnectionLostError)
 
 

@@ -64,7 +64,11 @@ class FetchedRecords:
 
 
 class Consumer:
-    """Reads partitions of ``topic``, each from its offset in ``offsets``."""
+    """Reads partitions of ``topic`` by number, without a consumer group.
+
+    ``positions`` has the offset of the next record by partition; it begins as ``offsets`` and
+    advances with :meth:`poll`.
+    """
 
     def __init__(
         self,
@@ -122,7 +126,7 @@ class Consumer:
                 return arrived
 
     async def close(self) -> None:
-        """Cancel the fetches in flight."""
+        """Cancel the fetches in flight, and wait for their end."""
         for task in self._fetches:
             task.cancel()
         await asyncio.gather(*self._fetches, return_exceptions=True)

@@ -24,7 +24,12 @@ _GRACE_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirChange:
-    """A requested change; ``target`` is an absolute path, or ``dirid:`` and an id."""
+    """A request to ``reattach``, ``add`` or ``forget`` (``operation``) a log directory of a running
+    broker.
+
+    ``target`` is an absolute path, or ``dirid:`` and a directory id. ``force`` is for ``forget``
+    only.
+    """
 
     operation: str
     broker: int
@@ -34,7 +39,11 @@ class LogDirChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedLogDir:
-    """The broker's response; ``state`` is empty for a directory that the broker has released."""
+    """The broker's response to a :class:`LogDirChange`.
+
+    ``state`` is the directory's new state; empty if the broker has released the directory.
+    ``directory_id`` is None if the broker names no id.
+    """
 
     directory_id: DirectoryId | None
     state: str

@@ -32,9 +32,10 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 class Producer:
-    """Sends records to ``topic``; idempotent with ``acks=-1``, the default.
+    """Sends batches to partitions of ``topic``, and waits for their acknowledgements.
 
-    All methods must be called in the same event loop.
+    With ``acks=-1``, the default, the producer is idempotent. All methods must be called in the
+    same event loop.
     """
 
     def __init__(

@@ -32,7 +32,12 @@ class MalformedLineError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineReader:
-    """Splits a line into headers, key and value."""
+    """Converts lines of input to records: splits each line into headers, key and value.
+
+    ``parse_headers`` and ``parse_key``: whether a line has these parts. A part equal to
+    ``null_marker`` is null; None: no part is. With ``ignore_error`` a missing separator is no
+    error.
+    """
 
     parse_key: bool = False
     key_separator: bytes = b"\t"

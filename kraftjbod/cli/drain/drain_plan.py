@@ -24,7 +24,8 @@ from kraftjbod.core.ids import TopicPartition
 
 
 class Scope(Enum):
-    """The brokers to which replicas may move."""
+    """The brokers to which a drain may move replicas: only their own, preferably their own, or only
+    others."""
 
     WITHIN_BROKER = "within_broker"
     BROKER_FIRST = "broker_first"
@@ -43,7 +44,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPlace:
-    """A directory that accepts new replicas, and the bytes that fit in it."""
+    """A directory that accepts new replicas.
+
+    ``free_bytes`` is the space for them; negative if less is free than the broker keeps free.
+    """
 
     place: Place
     free_bytes: int

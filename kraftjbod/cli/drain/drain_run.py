@@ -113,7 +113,10 @@ class DrainOptions:
 
 
 class Drain:
-    """A drain of ``source``; ``report`` prints lines of progress."""
+    """Moves all replicas out of ``source``, a log directory or a broker, which is cordoned first.
+
+    :meth:`find` creates it after a check of the source. ``report`` prints a line of progress.
+    """
 
     def __init__(
         self,
@@ -172,7 +175,10 @@ class Drain:
     # --- planning --------------------------------------------------------------------------------
 
     async def plan(self) -> DrainPlan:
-        """Return the moves that a run would make now; nothing is changed."""
+        """Return the moves that a run would make now; nothing is changed.
+
+        :raises RefusedError: a directory is drained, and its broker is not alive.
+        """
         return self._planned(await self._read())
 
     def _planned(self, snapshot: Snapshot) -> DrainPlan:

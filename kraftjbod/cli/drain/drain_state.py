@@ -53,9 +53,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The cluster at one moment.
+    """The state of the cluster that a drain needs, read at one moment.
 
-    ``kept_free`` are the bytes that each directory of a broker keeps free, by broker.
+    ``ongoing`` has the running reassignments. ``log_dirs`` has the directories by broker, without
+    brokers that do not respond. ``kept_free`` are the bytes that each directory of a broker keeps
+    free.
     """
 
     metadata: ClusterMetadata

@@ -50,7 +50,7 @@ class DumpItem:
 
 
 class FoundBatch(NamedTuple):
-    """A complete batch, whose CRC may be wrong."""
+    """A complete batch at ``position``, its byte offset in the file. Its CRC may be wrong."""
 
     position: int
     header: BatchHeader

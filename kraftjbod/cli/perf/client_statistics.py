@@ -20,7 +20,7 @@ _POLL_S: Final = 0.1
 
 
 class ClientStatistics:
-    """The newest statistics of one client."""
+    """Receives the statistics of a librdkafka client, and prints the newest ones."""
 
     def __init__(self) -> None:
         self._newest: str | None = None

@@ -34,7 +34,7 @@ def header(*, is_detailed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The amount that was read up to some time."""
+    """The bytes and the number of records that a consumer has read since the start of its run."""
 
     size_bytes: int = 0
     records: int = 0

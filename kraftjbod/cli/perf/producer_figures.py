@@ -15,7 +15,13 @@ _MB: Final = 1024.0 * 1024.0
 
 
 class ProducerFigures:
-    """Figures of one run, or of its steady part. Times are milliseconds of one clock."""
+    """Counts acknowledged records and their latencies, and formats the output of a run.
+
+    :param records: number of records of the run; percentiles of a long run use a sample.
+    :param interval_ms: time between two lines of output.
+    :param now_ms: start of the run. All times are milliseconds of one clock.
+    :param is_steady: whether the figures are those of the steady part, after the warm-up.
+    """
 
     def __init__(
         self, records: int, *, interval_ms: int, now_ms: int, is_steady: bool = False
@@ -81,7 +87,8 @@ class ProducerFigures:
         )
 
     def total(self, now_ms: int) -> str:
-        """Return the last line of a run."""
+        """Return the last line of a run that ends at ``now_ms``: totals, rates and percentiles of
+        latencies."""
         elapsed_ms = now_ms - self._start_ms
         rate = java_ratio(1000.0 * self.count, elapsed_ms)
         mb_rate = java_ratio(1000.0 * self._bytes / _MB, elapsed_ms)

@@ -57,7 +57,11 @@ class _PropertyLists(Tool):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payloads:
-    """The payloads of records: parts of a file, random letters, or the record's number."""
+    """Makes the payloads of records.
+
+    A payload is a random item of ``of_file``, unless that is empty. Then it is ``record_bytes``
+    random letters, or if that is None the record's number in decimal.
+    """
 
     record_bytes: int | None = None
     of_file: Sequence[bytes] = ()

@@ -43,7 +43,11 @@ class Located:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Current and target brokers of one partition."""
+    """The progress of the reassignment of one partition: its current and its requested replicas, as
+    broker ids.
+
+    ``is_active``: a reassignment of the partition is in progress.
+    """
 
     partition: TopicPartition
     current: tuple[int, ...]

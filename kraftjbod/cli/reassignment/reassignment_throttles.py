@@ -46,7 +46,7 @@ _MUST_VERIFY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMove:
-    """The brokers that have a partition, and the brokers that will receive it."""
+    """The brokers that send the data of one partition, and the brokers that receive it."""
 
     sources: frozenset[int]
     destinations: frozenset[int]

@@ -77,11 +77,11 @@ class _OneLineEnds(click.Command):
 
 
 class Tool(_OneLineEnds):
-    """A tool with one command."""
+    """The command of a tool without subcommands. An expected error is printed as one line."""
 
 
 class ToolGroup(_OneLineEnds, click.Group):
-    """A tool with several commands."""
+    """The root of a tool with subcommands. An expected error is printed as one line."""
 
 
 def tool(kind: type[Tool] = Tool, **settings: Any) -> Callable[[Callable[..., Any]], Tool]:

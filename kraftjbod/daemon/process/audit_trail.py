@@ -29,7 +29,11 @@ _MAX_NAME_CHARS: Final = 300
 
 
 class AuditTrail:
-    """The audit of one broker. :meth:`record` is called in the event loop and never waits."""
+    """Writes decisions of the authorizer to a file, one JSON line each.
+
+    :meth:`record` is called in the event loop and never waits for the disk; a thread writes the
+    lines.
+    """
 
     def __init__(
         self,
@@ -62,7 +66,8 @@ class AuditTrail:
         name: str,
         decision: Decision,
     ) -> None:
-        """Queue a line about a check; drop and count the line if too many lines wait."""
+        """Queue a line about a decision. Drop and count the line if the queue is full. No effect
+        without a file."""
         if self._path is None:
             return
         seconds, milliseconds = divmod(self._wall_ms(), 1000)

@@ -46,7 +46,8 @@ class MetricsSnapshots:
         self._log = get_logger(component="metrics_snapshots", path=str(path))
 
     async def write_snapshots(self) -> None:
-        """Start a snapshot per interval, until cancelled."""
+        """Write a snapshot to the file at each interval, in a thread, until cancelled. An interval
+        is skipped while a snapshot is still being written. A failure is logged."""
         while True:
             if self._is_complete():
                 self._begin()

@@ -44,7 +44,11 @@ EXPIRY_WARNING_MS: Final = 30 * _DAY_MS
 
 
 class ListenerTls:
-    """The TLS settings of one listener, from :func:`open_tls`."""
+    """The keys and certificates of one listener, which can be replaced while the daemon runs.
+
+    Created by :func:`open_tls`. ``settings`` are for accepted connections, ``client_settings`` for
+    connections to the listener of that name on other nodes.
+    """
 
     def __init__(
         self,

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class NodeTls:
-    """Opens the TLS of listeners, and renews their certificates."""
+    """Loads the keys and certificates of a node's TLS listeners, and renews them when their files
+    change."""
 
     def __init__(self, config: NodeConfig, environment: Environment) -> None:
         self._config = config
@@ -88,7 +89,8 @@ class NodeTls:
         return self._listeners.get(name)
 
     async def renew(self) -> None:
-        """Load changed files and configurations of all listeners now."""
+        """Load changed files and configurations of all listeners now. Contents that cannot be used
+        are logged, and the previous ones stay in use."""
         for listener in self._listeners.values():
             await listener.renew()
 

@@ -26,7 +26,10 @@ MAX_LOG_DIRS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDisks:
-    """The opened log directories, and the cluster id in them."""
+    """The log directories that :func:`open_disks` opened, and the cluster id in them.
+
+    ``logs`` has the data directories. ``failures`` is the queue of directories whose state changed.
+    """
 
     cluster_id: str
     failures: LogDirFailureChannel

@@ -28,7 +28,10 @@ Directories = Mapping[BrokerId, DirectoryId]
 
 
 class StaticQuorum:
-    """Checks the disks of voters in a static quorum. Use in the event loop's thread only."""
+    """Requires that each voter of a static quorum still uses the disk that was recorded for it.
+
+    Use in the event loop's thread only.
+    """
 
     def __init__(
         self,

@@ -23,7 +23,12 @@ _WATCH_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """A candidate log directory, and the partitions that are led from it."""
+    """A log directory that a fault may break.
+
+    ``led`` has the topic's partitions whose leader is in the directory, and ``replicas`` is the
+    number of the topic's replicas in it. Without a topic, ``replicas`` counts all and ``led`` is
+    empty.
+    """
 
     broker_id: int
     path: Path
@@ -35,7 +40,8 @@ class Victim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderChange:
-    """A change of a partition's leader; ``leader`` is -1 for a partition without a leader."""
+    """A change of a partition's leader, observed at ``at_s`` (monotonic). ``leader`` is the new
+    leader's broker id, -1 without a leader."""
 
     at_s: float
     partition: int
@@ -139,7 +145,8 @@ class ClusterWatch:
         self._topic = topic
 
     async def run_watch(self) -> None:
-        """Poll until cancelled."""
+        """Poll every 0.1 s until cancelled. An error of a poll is kept in ``trouble``, and is not
+        raised."""
         async with ClusterClient(self._bootstrap_servers, request_timeout_ms=2000) as client:
             while True:
                 try:

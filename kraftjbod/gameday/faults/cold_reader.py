@@ -32,7 +32,11 @@ _CONSUMER: Final = "kraftjbod.cli.perf.consumer_perf_tool"
 
 
 class ColdReader:
-    """Fills a topic, removes its pages from the page cache, and reads it."""
+    """A consumer that reads a topic from the disks, because the page cache does not have it.
+
+    :meth:`aim` fills the topic and removes it from the page cache, and :meth:`inject` starts the
+    consumer.
+    """
 
     def __init__(
         self, bootstrap_servers: str, mark: Callable[[str], None], *, backlog_bytes: int

@@ -20,7 +20,7 @@ RETURN_TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The broken broker, controller or disk."""
+    """The broker, controller or disk that a fault breaks."""
 
     broker_id: int
     """-1 for a controller."""
@@ -31,7 +31,10 @@ class Target:
 
 
 class Fault(Protocol):
-    """Methods are called in this order. :meth:`undo` is always called last, at any stage."""
+    """A fault of a scenario. Its methods are called in the order in which they are defined.
+
+    :meth:`undo` is always called at the end, also if another method raised an error.
+    """
 
     async def prepare(self, client: ClusterClient) -> None:
         """Prepare the fault before the topic exists.
@@ -47,7 +50,8 @@ class Fault(Protocol):
         """
 
     def inject(self) -> None:
-        """Inject the fault."""
+        """Inject the fault into the target that :meth:`aim` chose, without waiting for its
+        effect."""
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
         """Wait until the fault is reported, and return that time (monotonic, in seconds).

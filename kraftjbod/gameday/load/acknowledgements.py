@@ -54,7 +54,12 @@ class Gap(NamedTuple):
 
 
 class Acknowledgements:
-    """The records that one producer sent, and their acknowledgements."""
+    """The records of ``stream`` that one producer sent to ``partition``, and their
+    acknowledgements.
+
+    ``acked`` is the number of acknowledged records. ``error`` is the reason why the producer
+    failed; None if it did not fail.
+    """
 
     def __init__(self, partition: int, stream: RecordStream) -> None:
         self.partition = partition

@@ -18,7 +18,14 @@ WRONG: Final = ("lost", "twice", "out_of_order", "changed", "misplaced")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Wrong records of one partition by kind. All counts are zero if no record is wrong."""
+    """The result of the check of one partition: counts of records. The last five are 0 if all is
+    well.
+
+    ``found`` counts the records of the load, ``lost`` acknowledged records that are not found,
+    ``twice`` repetitions, and ``out_of_order`` records after a record that was sent later.
+    ``changed`` counts wrong keys and values, and ``misplaced`` records at another than the
+    acknowledged offset.
+    """
 
     partition: int
     acknowledged: int
@@ -51,7 +58,11 @@ def unread(load: Acknowledgements) -> Findings:
 
 
 class PartitionCheck:
-    """Checks one partition, record by record, in the order of their offsets."""
+    """Compares the content of one partition with the acknowledgements of ``load``.
+
+    Call :meth:`feed` with each record in the order of offsets, then :meth:`findings`. Records with
+    a key that the load's stream does not own are ignored.
+    """
 
     def __init__(self, load: Acknowledgements) -> None:
         self._load = load

@@ -30,7 +30,11 @@ _WEEK_MS: Final = 604_800_000
 
 
 class MetadataLoad:
-    """Runs operations with its own client; ``acks`` are the times (monotonic) of successes."""
+    """Changes a configuration value of ``topic`` again and again, to measure how long no controller
+    acts.
+
+    ``acks`` has the time (monotonic, in seconds) of each change that succeeded.
+    """
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.acks: list[float] = []
@@ -40,7 +44,8 @@ class MetadataLoad:
         self._topic = ConfigResource(ResourceType.TOPIC, topic)
 
     async def run_load(self) -> None:
-        """Run until cancelled."""
+        """Make changes until cancelled, with a pause of 20 ms after each. A failed change is
+        recorded in ``trouble``, and is not raised."""
         async with ClusterClient(
             self._bootstrap_servers, request_timeout_ms=_REQUEST_TIMEOUT_MS
         ) as client:
@@ -59,6 +64,7 @@ class MetadataLoad:
                 await asyncio.sleep(_PAUSE_S)
 
     def longest_gap_ms(self, from_s: float, to_s: float) -> int:
-        """Return the longest time without a successful operation between the two times."""
+        """Return the longest time, in milliseconds, without a successful change between two times
+        (monotonic, in seconds). Both ends count as successes."""
         instants = [from_s, *(at_s for at_s in self.acks if from_s <= at_s <= to_s), to_s]
         return round(max(b - a for a, b in pairwise(instants)) * 1000)

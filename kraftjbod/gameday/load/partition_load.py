@@ -10,7 +10,8 @@ from kraftjbod.gameday.load.acknowledgements import Ack, Acknowledgements
 
 
 class PartitionLoad(Acknowledgements):
-    """Sends the stream from its beginning, one batch at a time."""
+    """A producer's load on one partition: sends the records of ``stream`` in order, one batch at a
+    time, and keeps the acknowledgements."""
 
     async def send(self, producer: Producer, count: int) -> bool:
         """Send the next ``count`` records; return ``False`` and set ``error`` at a failure.

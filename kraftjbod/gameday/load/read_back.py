@@ -18,7 +18,8 @@ _POLL_MS: Final = 30_000
 async def end_offsets(
     client: ClusterClient, topic: str, partitions: Iterable[int]
 ) -> dict[int, int]:
-    """Return the end offset of each partition."""
+    """Return the high watermark of each partition: the offset after the last record that a consumer
+    sees."""
     await client.retry(lambda: client.refresh_metadata([topic]))
     wanted = list(partitions)
     return await client.retry(lambda: list_offsets(client, topic, wanted, LATEST), topics=[topic])

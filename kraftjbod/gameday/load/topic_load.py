@@ -28,7 +28,9 @@ _RETRY_BACKOFF_MAX_MS: Final = 100
 
 
 class TopicLoad:
-    """The producers of all partitions."""
+    """The load of a topic: one producer for each partition in ``streams``, which runs until
+    :meth:`stop`.
+    """
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class TopicLoad:
 
     @property
     def is_flowing(self) -> bool:
-        """Whether every partition has acknowledged a batch."""
+        """Whether a batch of every partition was acknowledged."""
         return all(load.acked for load in self.loads)
 
     def stop(self) -> None:

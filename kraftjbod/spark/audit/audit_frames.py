@@ -61,7 +61,8 @@ def differences(frame: DataFrame, difference: str, detail: Column) -> DataFrame:
 
 
 def all_of(frames: list[DataFrame]) -> DataFrame:
-    """Return the union of frames of differences, at least one, as ``AUDIT_DIFFERENCES``."""
+    """Return the union of ``frames``, of which there must be one at least, with the columns and
+    types of ``AUDIT_DIFFERENCES``."""
     return cast_to(reduce(DataFrame.unionByName, frames), AUDIT_DIFFERENCES)
 
 

@@ -165,7 +165,13 @@ def _differences_of_replicas(material: Material) -> list[DataFrame]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The results of an audit. ``counting`` is the number of differences that cause exit code 1."""
+    """The results of an audit, for its output.
+
+    ``standings`` counts the acknowledged records by standing, ``differences`` the differences by
+    kind, and ``counting`` the differences that cause exit code 1. ``first`` has the first
+    differences, and ``table`` the path of all. ``unchecked`` has a sentence per part that was not
+    checked.
+    """
 
     topics: tuple[str, ...]
     partitions: int

@@ -56,8 +56,12 @@ _JSON_ENDINGS: Final = (".json", ".jsonl", ".ndjson")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """The options of an audit: its optional comparisons, the audited table, and the client's
-    settings."""
+    """The options of an audit.
+
+    ``compares_replicas``: compare the batches of all in-sync replicas. ``records_are_unique``:
+    records with the same content are differences. ``allows_duplicates``: repeated and misordered
+    records do not cause exit code 1.
+    """
 
     compares_replicas: bool
     records_are_unique: bool
@@ -87,7 +91,12 @@ class Claims:
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """The data that one audit compares."""
+    """The data that one audit compares: acknowledgements, records, batches of replicas, and sums of
+    each.
+
+    Sums are computed per stretch: a range of ``length`` offsets of a partition. Only stretches
+    whose sums leave a doubt are compared record by record.
+    """
 
     options: AuditOptions
     logs: ClusterLogs
@@ -107,7 +116,8 @@ class Material:
 
     @cached_property
     def odd(self) -> frozenset[Stretch]:
-        """The stretches that the rules have to examine, because the sums do not clear them."""
+        """The stretches to compare record by record, because their sums do not prove that all is
+        well."""
         control = {one.place: one.control for one in self.batch_sums}
         return frozenset(odd_stretches(self.sums, self.ranges, control, length=self.length))
 

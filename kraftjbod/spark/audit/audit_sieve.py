@@ -42,7 +42,13 @@ class Stretch(NamedTuple):
 
 
 class StretchSums(NamedTuple):
-    """A row of ``STRETCH_SUMS``; minima and maxima are None if the stretch has no such rows."""
+    """The sums over the acknowledgements and records of one stretch, a row of ``STRETCH_SUMS``.
+
+    ``acknowledged`` counts acknowledgements, ``plain`` those without a CRC, and ``nameless`` those
+    without a producer or sequence. ``records`` counts records, ``offsets`` the offsets that have
+    one, and ``odd`` the offsets with several acknowledgements or with repeated, missing or changed
+    records. The last three fields are offsets; None without such a row.
+    """
 
     topic: str
     partition: int
@@ -63,7 +69,13 @@ class StretchSums(NamedTuple):
 
 
 class BatchSums(NamedTuple):
-    """A row of ``BATCH_SUMS``: sums over the batches of all replicas in one stretch."""
+    """The sums over the batches of all replicas in one stretch, a row of ``BATCH_SUMS``.
+
+    ``batches`` counts valid batches, ``findings`` damaged or unread ones, ``odd`` the offsets at
+    which batches differ, and ``numbered`` the leaders' batches with a producer id. ``fewest`` and
+    ``most`` are numbers of replicas with a batch at one offset. ``control`` counts the offsets of
+    control records.
+    """
 
     topic: str
     partition: int

@@ -104,7 +104,7 @@ def make_client(build: Callable[[dict[str, Any]], T], settings: Mapping[str, Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """The current partitions of a read, and the ids of their topics."""
+    """The partitions that a query reads, as they exist now, and the ids of their topics by name."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: Mapping[str, str]

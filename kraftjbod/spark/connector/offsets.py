@@ -155,7 +155,8 @@ def _pieces(found: OffsetRange, count: int) -> list[OffsetRange]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The ranges of one batch of a stream, and a sentence per loss of records."""
+    """The work of one batch of a stream: the ranges to read, and a sentence about each loss of
+    records."""
 
     ranges: Sequence[OffsetRange]
     losses: Sequence[str]

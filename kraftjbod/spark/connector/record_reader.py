@@ -268,10 +268,10 @@ def _headers(headers: Any) -> list[dict[str, object]] | None:
 
 
 class RangeConsumer:
-    """A librdkafka consumer, and the last error that it reported, in ``trouble``.
+    """A librdkafka consumer that reads one range of offsets after the other.
 
-    ``gone`` is the error about a missing topic, which the client does not report in order with the
-    records.
+    ``trouble`` is the last error that it reported, empty without one. ``gone`` is the error about a
+    missing topic, or None; the client does not report it in order with the records.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -81,7 +81,11 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlan:
-    """Data that is sent to every task. ``topic`` is the value of the option, or None."""
+    """The checked options of a write, which are sent to every task.
+
+    ``topic`` is the option of that name; None if the column ``topic`` names the topic of each row.
+    ``kafka`` has settings by librdkafka's names.
+    """
 
     topic: str | None
     kafka: Mapping[str, str]

@@ -29,7 +29,11 @@ from kraftjbod.spark.tables.local_tables import local_folder
 
 
 class AnyPlan(Protocol):
-    """A plan that was made with or without Spark."""
+    """A plan of moves, made with or without Spark.
+
+    It has the partitions with moving replicas, every directory before and after the moves, and the
+    number and bytes of the moves.
+    """
 
     @property
     def partitions(self) -> Iterable[Reassigned]: ...

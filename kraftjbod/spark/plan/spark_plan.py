@@ -53,7 +53,10 @@ from kraftjbod.spark.tables.stored_tables import publish, read_table
 
 @dataclass(frozen=True, kw_only=True)
 class MadePlan:
-    """A plan as frames (plan_frames.py), which Spark caches while :func:`made_plan` is open."""
+    """A plan of moves that Spark computed. Its frames are cached while :func:`made_plan` is open.
+
+    ``placed`` has the replicas before the moves, and ``sums`` their sums by directory.
+    """
 
     placed: DataFrame
     sums: list[DirSums]

@@ -50,7 +50,12 @@ Rates = Mapping[tuple[int, str, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSnapshot:
-    """The storage of a cluster at one moment."""
+    """The storage of a cluster at one moment, as the brokers report it: the input of a plan.
+
+    ``ongoing`` has the running reassignments, ``log_dirs`` the directories by broker, and
+    ``kept_free`` the bytes that each directory of a broker keeps free. ``rates`` are the write
+    rates of replicas.
+    """
 
     metadata: ClusterMetadata
     ongoing: Ongoing

@@ -52,7 +52,11 @@ Rows = Sequence[Row]
 
 @dataclass(slots=True, kw_only=True)
 class ReportData:
-    """All data of the page. ``span`` has the first and last second; None without data."""
+    """The rows that the page shows, read from the tables of the jobs.
+
+    ``missing`` has the names of tables that do not exist; their fields keep the default. ``span``
+    has the first and last second of the telemetry, since 1970; None without telemetry.
+    """
 
     span: tuple[float, float] | None = None
     buckets: Buckets | None = None

@@ -95,12 +95,12 @@ def rows_in_all(counts: Rows) -> int:
 
 
 def used_bytes(row: Row) -> int:
-    """Return the used bytes of a directory whose size is known."""
+    """Return total less free bytes of a directory row, whose size must be known."""
     return int(row["total_bytes"] - row["free_bytes"])
 
 
 def used_share(row: Row) -> float:
-    """Return the used share (0 to 1) of a directory whose size is known."""
+    """Return the used share (0 to 1) of a directory row, whose size must be known."""
     return used_bytes(row) / float(row["total_bytes"])
 
 

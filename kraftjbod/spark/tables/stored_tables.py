@@ -48,7 +48,7 @@ class Folders:
         return sorted(status.getPath().getName() for status in found)
 
     def delete(self, path: str) -> None:
-        """Delete a folder with its content."""
+        """Delete a folder with its content. No effect if it does not exist."""
         self._on(path).delete(self._path(path), True)
 
     def _on(self, path: str) -> Any:

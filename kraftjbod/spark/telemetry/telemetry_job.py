@@ -59,7 +59,11 @@ _START_S: Final = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Durations of the job, all in seconds."""
+    """The durations that the options of the telemetry job set, in seconds.
+
+    ``window_s`` is the length of a window, ``watermark_s`` the wait for late samples, ``history_s``
+    the time that forecasts use, and ``horizon_s`` the length of forecasts.
+    """
 
     window_s: int
     watermark_s: int

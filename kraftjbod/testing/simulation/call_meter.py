@@ -22,19 +22,25 @@ QUANTUM: Final = 1_000
 
 
 class CallMeter:
-    """Counts the calls of Python functions, of all processes of a world."""
+    """Counter of Python function calls, of all processes of a world.
+
+    Calls are counted within :meth:`counting`. :meth:`take` returns the count.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
 
     def take(self) -> int:
-        """Return the number of calls, rounded down to :data:`QUANTUM`, and start again at 0."""
+        """Return the number of calls since the last ``take``, rounded down to a multiple of
+        :data:`QUANTUM`, and start again at 0. The remainder is dropped.
+        """
         calls, self.calls = self.calls, 0
         return calls - calls % QUANTUM
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count within the context, unless a debugger or coverage already traces calls."""
+        """Count calls within the context. Nothing is counted if a debugger or a coverage tool has
+        set a trace function."""
 
         def note(_frame: FrameType, _event: str, _argument: object) -> None:
             self.calls += 1

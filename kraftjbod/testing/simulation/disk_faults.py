@@ -73,7 +73,11 @@ class _OneError:
 
 
 class Breakable(Protocol):
-    """The parts of a disk that can fail."""
+    """The attributes of a simulated disk that :class:`DiskFaults` changes.
+
+    ``vfs`` is the content, which an unmount or a wipe replaces. ``gate`` is closed while the disk
+    hangs. ``slowness`` is the factor of all latencies; 1 without a fault.
+    """
 
     path: str
     vfs: MemVfs
@@ -83,7 +87,11 @@ class Breakable(Protocol):
 
 
 class DiskFaults:
-    """The faults of one disk. Several can be active; ``heal`` ends all or the named ones."""
+    """Injects faults into one disk, several at a time if necessary.
+
+    :meth:`begin_fault` begins one of :data:`FAULTS`, and :meth:`heal` ends all or the named ones.
+    The disk calls :meth:`strike` and :meth:`strike_dirty` at its operations, which lets them fail.
+    """
 
     def __init__(self, disk: Breakable) -> None:
         self._disk = disk
@@ -135,7 +143,8 @@ class DiskFaults:
                 raise AssertionError(f"a simulated disk cannot {fault}")
 
     def hang_at_swap(self) -> None:
-        """Let the disk hang from the next rename of a replica on, until it is healed."""
+        """Let the disk hang from the next rename of a replica's directory on, including that
+        rename, until the fault HANG is healed."""
         self._hangs_at_swap = True
 
     def heal(self, *only: DiskFault) -> None:
@@ -204,7 +213,8 @@ class DiskFaults:
 
     @contextmanager
     def cluttered(self, vfs: MemVfs, directory: str) -> Iterator[None]:
-        """Add and remove names of another program while ``directory`` is listed."""
+        """Context in which ``directory`` is listed: before, names of another program are added, and
+        afterwards some of them are removed. No effect unless the fault CLUTTER is active."""
         if not self._is_cluttered:
             yield
             return

@@ -41,7 +41,11 @@ _LOST_PAGES: Final = 0.7
 
 
 class MemFile:
-    """The bytes of one file. All open files of its names are this object."""
+    """The content of a file, and the part of it that is on the disk.
+
+    One object represents the file for all its names and descriptors. ``data`` is the content that
+    readers see, and ``synced`` the content at the last :meth:`sync`.
+    """
 
     def __init__(self, free_bytes: Callable[[], int | None] = lambda: None) -> None:
         #: The content for readers. For a page that is not in memory, the content on the disk.
@@ -69,7 +73,8 @@ class MemFile:
         return bytes(self.data[position : position + size])
 
     def read_ahead(self, position: int, size: int) -> None:
-        """Bring these bytes into memory, and the pages after them."""
+        """Bring ``size`` bytes from ``position`` on into memory, and 16 more pages, as the kernel's
+        readahead does."""
         if self._absent:
             pages = _pages(position, size)
             self._absent.difference_update(range(pages.start, pages.stop + _READ_AHEAD_PAGES))
@@ -119,7 +124,8 @@ class MemFile:
         self.evict(position, size)
 
     def evict(self, position: int, size: int) -> None:
-        """Drop the clean pages of this range from memory, so that the next read sees the disk."""
+        """Drop the clean pages of ``size`` bytes from ``position`` on from memory, so that the next
+        read returns the content on the disk. Dirty pages stay."""
         end = min(position + size, len(self.data))
         begin = position // SECTOR_BYTES * SECTOR_BYTES
         pages = _pages(begin, end - begin)
@@ -150,7 +156,7 @@ class MemFile:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether a sync has pages to write."""
+        """Whether the file has changes that the next sync writes to the disk."""
         return len(self.data) != len(self.synced) or any(
             self._is_dirty(page) for page in _pages(0, len(self.data))
         )
@@ -175,7 +181,8 @@ class MemFile:
                 self._on_disk[page] = self.synced[part][:size].ljust(size, b"\0")
 
     def undo_unreported_writeback(self) -> None:
-        """Make pages dirty again if no descriptor has reported that their writeback failed."""
+        """Make the pages that a failed writeback lost dirty again, so that the next sync writes
+        them. No effect if a sync has reported the failure."""
         if self.reported_errors == self.writeback_errors:
             return
         for page, content in self._lost.items():
@@ -236,7 +243,7 @@ class MemFile:
         return left
 
     def allows(self, content: bytes) -> bool:
-        """Return whether a crash may leave ``content`` of this file."""
+        """Return whether the file may have ``content`` after a crash now."""
         data, synced = self._disk_image(), self.synced
         if content == synced:
             return True
@@ -272,7 +279,7 @@ class MemFile:
 
 
 class MemLock(MemFile):
-    """A held lock."""
+    """The handle of a held lock file: ``close`` releases the lock, by a call of ``release``."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         super().__init__()

@@ -40,7 +40,11 @@ _REJECT_US: Final = 100
 
 
 class MemoryNetwork:
-    """The network of one world. ``a`` and ``b`` are names of hosts."""
+    """The simulated network of a world: its hosts, the links between them, listeners and
+    connections.
+
+    ``a`` and ``b`` are names of hosts in the methods that inject faults.
+    """
 
     def __init__(self, world: World) -> None:
         self.loop = virtual_loop(world, "network")
@@ -57,7 +61,7 @@ class MemoryNetwork:
         return f"<MemoryNetwork hosts={len(self._places)} ends={len(self._ends)}>"
 
     def add(self, name: str) -> Place:
-        """Add a host and return its place in the network."""
+        """Add a host, whose name must be new; return its place in the network, with an address."""
         assert name not in self._places and len(self._places) < _MOST_HOSTS, name
         address = f"10.0.0.{len(self._places) + 1}"
         place = self._places[name] = Place(name, address)
@@ -67,7 +71,7 @@ class MemoryNetwork:
     # --- faults --------------------------------------------------------------------------------
 
     def link(self, a: str, b: str) -> Link:
-        """Return the link from ``a`` to ``b``, which can be made slow."""
+        """Return the link that carries data from ``a`` to ``b``; the first call creates it."""
         found = self._links.get((a, b))
         if found is None:
             found = Link(self.loop, self._rng, self._places[a], self._places[b])
@@ -87,13 +91,14 @@ class MemoryNetwork:
             link.is_cut, link.rejects = True, rejects
 
     def isolate(self, a: str) -> None:
-        """Cut the links between ``a`` and all other hosts."""
+        """Cut the links between ``a`` and all hosts that were added so far, in both directions."""
         for name in self._places:
             if name != a:
                 self.partition(a, name)
 
     def heal(self, a: str | None = None, b: str | None = None) -> None:
-        """Heal the links between ``a`` and ``b``, between ``a`` and all others, or all links."""
+        """Restore the links that were cut between ``a`` and ``b``; without ``b`` all links of
+        ``a``, and without both all links. Delays stay."""
         self._say("heal", f"{a or 'all'} {b or 'all'}")
         for (source, target), link in list(self._links.items()):
             ends = {source, target}
@@ -117,7 +122,8 @@ class MemoryNetwork:
         return undo
 
     def reset_connections(self, a: str, b: str) -> int:
-        """Reset every connection between the two hosts; return the number of connections."""
+        """Reset all connections between the two hosts at both ends; return the number of these
+        ends, at most two per connection."""
         found = [end for end in self._ends if {end.place.name, end.peer.place.name} == {a, b}]
         self._say("reset", f"{a} <> {b} {len(found)} ends")
         for end in found:
@@ -145,7 +151,8 @@ class MemoryNetwork:
     # --- what processes do -----------------------------------------------------------------------
 
     def sockets_of(self, place: Place, loop: VirtualLoop) -> ProcessSockets:
-        """Return the network as one process on ``place`` sees it."""
+        """Return the object by which the process of ``loop`` on the host ``place`` connects and
+        listens."""
         return ProcessSockets(self, place, loop)
 
     def place_of(self, host: str) -> Place:
@@ -181,7 +188,8 @@ class MemoryNetwork:
             del self._listeners[server.place.name, server.port]
 
     def listener(self, place: Place, port: int) -> MemoryServer | None:
-        """Return the listener on that port; None if connections are refused."""
+        """Return the listener that serves ``port`` of a host. None if there is none, or if it does
+        not serve yet: connections are refused then."""
         found = self._listeners.get((place.name, port))
         return found if found is not None and found.is_serving() else None
 
@@ -191,7 +199,11 @@ class MemoryNetwork:
             self._ends = {end: None for end in self._ends if not end.is_gone}
 
     def end_process(self, loop: VirtualLoop, *, says_so: bool) -> None:
-        """End the connections of a dead process; without ``says_so`` peers are not notified."""
+        """End the listeners and connections of a dead process.
+
+        :param says_so: whether the peers see that connections are closed. Otherwise peers are not
+            notified, as after a power cut.
+        """
         for server in [one for one in self._listeners.values() if one.loop is loop]:
             self.unbind(server)
         for end in [end for end in self._ends if end.loop is loop]:
@@ -208,7 +220,9 @@ class MemoryNetwork:
 
 
 class ProcessSockets:
-    """The network as one process sees it; a :class:`~.virtual_loop.Sockets`."""
+    """The connections and listeners of one process: an implementation of
+    :class:`~.virtual_loop.Sockets`.
+    """
 
     def __init__(self, network: MemoryNetwork, place: Place, loop: VirtualLoop) -> None:
         self._network = network
@@ -317,7 +331,11 @@ class _Attempt:
 
 
 class MemoryServer(asyncio.AbstractServer):
-    """One listener."""
+    """An asyncio server in the simulated network, which listens on ``port`` of the host ``place``.
+
+    ``factory`` creates the protocol of each accepted connection. Nothing is accepted before
+    :meth:`serve`.
+    """
 
     def __init__(
         self,
@@ -343,7 +361,8 @@ class MemoryServer(asyncio.AbstractServer):
         return () if self._is_closed else (MemorySocket(self),)
 
     def accept(self, end: MemoryTransport) -> None:
-        """Accept a connection; called on the network's loop."""
+        """Accept the connection with this server's end ``end``. Called on the network's loop; the
+        protocol is created in the next event loop iteration of the server's process."""
         self._network.note(end)
         self.loop.call_soon(self._let_in, end)
 
@@ -375,7 +394,8 @@ class MemoryServer(asyncio.AbstractServer):
 
 
 class MemorySocket:
-    """The used part of the interface of a listening socket."""
+    """Stand-in for the listening socket of a :class:`MemoryServer`, with the methods that daemons
+    call."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server

@@ -40,7 +40,7 @@ _DEFAULT_HIGH_BYTES: Final = 64 * 1024
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A host as the network knows it."""
+    """A host in the simulated network: its name, its address, and whether it has power."""
 
     name: str
     address: str
@@ -49,7 +49,9 @@ class Place:
 
 
 class Link:
-    """One direction of the network between two hosts.
+    """One direction of the network between two hosts: carries data with a random delay.
+
+    While the link is cut or the target has no power, data waits. None is lost.
 
     :param loop: the network's own loop, which outlives every process.
     """
@@ -71,7 +73,7 @@ class Link:
 
     @property
     def is_dark(self) -> bool:
-        """Whether no packet can arrive now."""
+        """Whether no packet can arrive now, because the link is cut or the target has no power."""
         return self.is_cut or not self.target.is_powered
 
     def slow(self, least_us: int, most_us: int) -> Callable[[], None]:
@@ -93,7 +95,8 @@ class Link:
         self._loop.call_after_us(took_us, self._arrive, arrive)
 
     def release(self) -> None:
-        """Send waiting pieces again if they can arrive now."""
+        """Send the waiting data again, if the link is whole and the target has power; else do
+        nothing."""
         if self._waiting and not self.is_dark:
             after_us = self._rng.randint(*_RESEND_US)
             waiting, self._waiting = self._waiting, []
@@ -107,12 +110,13 @@ class Link:
             arrive()
 
     def draw(self) -> float:
-        """Return a random number from 0 to 1 of the network's generator."""
+        """Return a random number from 0 (inclusive) to 1 (exclusive), determined by the world's
+        seed."""
         return self._rng.random()
 
 
 class Mark(Enum):
-    """The end of one direction."""
+    """The end of one direction of a connection: FIN closes it in order, RST resets it."""
 
     FIN = "fin"
     RST = "rst"
@@ -141,7 +145,10 @@ class _Pipe:
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end, created by :func:`connect_ends`. ``loop`` is that of the process with this end."""
+    """One end of a simulated TCP connection; :func:`connect_ends` joins two of them.
+
+    ``loop`` is the event loop of the process that has this end, on the host ``place``.
+    """
 
     def __init__(self, loop: VirtualLoop, place: Place, port: int) -> None:
         super().__init__()
@@ -170,7 +177,7 @@ class MemoryTransport(asyncio.Transport):
 
     @property
     def label(self) -> str:
-        """Both addresses, this end's first."""
+        """Name and port of both hosts, this end's first: ``client:40000-broker-1:9092``."""
         peer = self._peer
         return f"{self.place.name}:{self.port}-{peer.place.name}:{peer.port}"
 
@@ -179,7 +186,8 @@ class MemoryTransport(asyncio.Transport):
         return self._peer
 
     def begin_delivery(self, protocol: asyncio.BaseProtocol) -> None:
-        """Attach the protocol of a new connection, and schedule delivery of the bytes received."""
+        """Attach ``protocol``, call its ``connection_made``, and schedule the delivery of bytes
+        that have arrived already."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._feed_soon()
@@ -279,7 +287,8 @@ class MemoryTransport(asyncio.Transport):
         self._pipe.send(Mark.RST if has_unread else Mark.FIN)
 
     def acknowledge(self, size: int) -> None:
-        """Free window space for ``size`` bytes that the other end has read."""
+        """Free ``size`` bytes of the send window, because the other end has read them, and schedule
+        the sending of bytes that waited for it."""
         self._pipe.open_bytes -= size
         if self._unsent and not self.loop.is_dead:
             self.loop.call_soon(self._resume_sending)
@@ -297,7 +306,10 @@ class MemoryTransport(asyncio.Transport):
     # --- the way in ------------------------------------------------------------------------------
 
     def take(self, item: Item) -> None:
-        """Take a piece that arrived; called on the network's loop."""
+        """Receive ``item``, bytes or the end of the direction, on the network's loop.
+
+        An end that is gone answers bytes with a reset. An end that was cut off drops ``item``.
+        """
         if self._is_cut_off:
             return
         if self.is_gone:
@@ -371,7 +383,8 @@ class MemoryTransport(asyncio.Transport):
     # --- the end ---------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Break the connection at once, as a fault."""
+        """Schedule that this end loses the connection with ECONNRESET. Unsent and unread bytes are
+        lost. No effect on an end that is gone."""
         if not self.is_gone and not self.loop.is_dead:
             self.loop.call_soon(self._lose, _reset())
 

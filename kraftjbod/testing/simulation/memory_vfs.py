@@ -42,7 +42,8 @@ class MemLink:
 
 
 class MemDir:
-    """A directory."""
+    """A directory: ``entries`` has its names, and ``durable`` those names that are certainly on the
+    disk."""
 
     __slots__ = ("durable", "entries")
 
@@ -75,7 +76,11 @@ class _Change(NamedTuple):
 
 
 class MemVfs:
-    """A tree of directories."""
+    """A file system in memory that can lose unsynced data, with the methods of
+    :class:`~kraftjbod.storage.vfs.Vfs`.
+
+    :param usable_bytes: free space to report while ``capacity_bytes`` is None.
+    """
 
     def __init__(self, *, usable_bytes: int = 1 << 30) -> None:
         self._root = MemDir()
@@ -95,7 +100,11 @@ class MemVfs:
     # -- state after a crash ----------------------------------------------------------------
 
     def crash_clone(self, seed: int) -> MemVfs:
-        """Return a possible state after a power cut now, for this seed."""
+        """Return a copy in a state that a power cut now may leave. This file system does not
+        change.
+
+        :param seed: selects which changes since the last syncs survive.
+        """
         rng = random.Random(seed)
         with self._mutex:
             left = _applied(self._surviving_edits(rng))
@@ -178,13 +187,15 @@ class MemVfs:
         return clone
 
     def drop_caches(self) -> None:
-        """Drop all clean pages from memory."""
+        """Drop the clean pages of all files from memory, so that the next reads return the content
+        on the disk."""
         with self._mutex:
             for file in [node for node in self._walk(self._root) if isinstance(node, MemFile)]:
                 file.evict(0, file.size())
 
     def mounted(self, *, was: str, now: str) -> MemVfs:
-        """Return the disk with the content of ``was`` moved to ``now``; all names are durable."""
+        """Return a file system with the directory ``was`` of this one at the path ``now``, and
+        nothing else. The directory is shared and not copied. All its names become durable."""
         moved = MemVfs(usable_bytes=self.usable_bytes)
         moved.make_dirs(_parent(now))
         parent, name = moved._place(now)
@@ -238,7 +249,7 @@ class MemVfs:
         return isinstance(self._find(path), MemDir)
 
     def real_path(self, path: str) -> str:
-        """Return ``path``: there are no links with a target."""
+        """Return the normalized ``path``. No link needs to be resolved: none has a target."""
         return posixpath.normpath(path)
 
     def extent_if_exists(self, path: str) -> Extent | None:
@@ -294,7 +305,8 @@ class MemVfs:
                 self._change((*self._place(path), None))
 
     def remove_tree(self, path: str) -> None:
-        """Remove name by name, so that a crash may leave some of them."""
+        """Remove the directory ``path`` name by name, so that a crash may leave some names. No
+        effect if it does not exist."""
         with self._mutex:
             if self._find(path) is None:
                 return

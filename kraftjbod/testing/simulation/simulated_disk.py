@@ -86,7 +86,15 @@ class SimulatedDisk:
     def before(
         self, kind: str, path: str, size: int = 0, *, freed_bytes: int = 0, names: int = 0
     ) -> None:
-        """Let an operation of a thread take its time, add it to the trace, and apply faults."""
+        """Prepare a file operation: let its duration pass, wait while the disk hangs, let a due
+        fault fail it, and add it to the trace.
+
+        :param kind: name of the operation, such as ``rename``.
+        :param size: bytes to read or write.
+        :param freed_bytes: bytes of the files that it removes.
+        :param names: number of names that it lists or removes.
+        :raises OSError: a fault lets the operation fail.
+        """
         low, high = _LATENCY_US.get(kind, _OTHER_LATENCY_US)
         took_us = low + self.rng.random() * (high - low) + size / self.costs.bytes_per_us
         took_us += freed_bytes / self.costs.freed_bytes_per_us + names * self.costs.us_per_name
@@ -115,13 +123,15 @@ class SimulatedDisk:
             raise
 
     def swap_with(self, other: SimulatedDisk) -> None:
-        """Swap the contents of the two disks."""
+        """Exchange the two disks: each content, with its device number, is then at the other's
+        path."""
         mine, theirs = self.vfs, other.vfs
         self.vfs = theirs.mounted(was=other.path, now=self.path)
         other.vfs = mine.mounted(was=self.path, now=other.path)
 
     def power_cut(self) -> None:
-        """Lose unsynced data: some of it, all of it, or replace it by garbage."""
+        """Apply a power cut to the content: unsynced data is kept, lost, or replaced by garbage, at
+        random."""
         self.faults.power_cut()
         left = self.vfs.crash_clone(self.rng.getrandbits(32))
         left.device_number = self.vfs.device_number
@@ -147,7 +157,7 @@ class ProcessVfs:
         self.is_detached = False
 
     def detach(self) -> None:
-        """Close all descriptors of the ended process."""
+        """Close all descriptors, because the process has ended. Later operations fail with EIO."""
         self.is_detached = True
         for file in list(self._open):
             self.forget(file)
@@ -294,7 +304,8 @@ class ProcessVfs:
 
 
 class ProcessFile:
-    """An open file of a :class:`ProcessVfs`."""
+    """A file that a process has opened with its :class:`ProcessVfs`: operations take time and may
+    fail."""
 
     def __init__(self, vfs: ProcessVfs, path: str, inner: MemFile) -> None:
         self._vfs = vfs

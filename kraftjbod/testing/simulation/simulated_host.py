@@ -47,7 +47,8 @@ _MAX_OPEN_FILES: Final = 1_048_576
 
 
 class HostClock:
-    """A :class:`~kraftjbod.core.loop.timing.Clock` of one process."""
+    """The clock of a process: the host's monotonic clock, which may drift, and its wall clock,
+    which may have an error. A :class:`~kraftjbod.core.loop.timing.Clock`."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
@@ -66,7 +67,11 @@ class HostClock:
 
 
 class SimulatedProcess:
-    """One process of a host, from its start to its end."""
+    """A process of a host, with its own event loop, threads and open files.
+
+    ``exit_code`` is the result of the main coroutine. It is None while that runs, after a kill, and
+    if it raised ``error``.
+    """
 
     def __init__(self, host: SimulatedHost, name: str) -> None:
         self.name = name
@@ -138,7 +143,8 @@ class SimulatedProcess:
         self._host.process_ended(self)
 
     def end(self) -> None:
-        """End the process. None of its callbacks and threads runs again."""
+        """End the process at once: none of its callbacks and threads runs again, and its files are
+        closed."""
         self._tasks = sorted(asyncio.all_tasks(self.loop), key=hash)
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined] # as asyncio does it
@@ -150,7 +156,8 @@ class SimulatedProcess:
             vfs.detach()
 
     def bury(self) -> None:
-        """Release the resources of tasks and threads when the simulation is over."""
+        """Release the resources of the ended process: run the ``finally`` blocks of its tasks and
+        threads. Exceptions of tasks are discarded."""
         outside = events._get_running_loop()
         events._set_running_loop(self.loop)  # A stopped loop: tasks created in it never run.
         try:
@@ -182,13 +189,14 @@ def _close(task: asyncio.Task[Any]) -> None:
 
 
 class Life(Protocol):
-    """The function that a host's process runs: a daemon, or a client."""
+    """The main coroutine function of a host's processes, which runs a daemon or a client. Its
+    result is the exit code, or None."""
 
     def __call__(self, process: SimulatedProcess) -> Coroutine[Any, Any, int | None]: ...
 
 
 class SimulatedHost:
-    """A host that runs one process at a time.
+    """A host with disks and a place in the network, which runs one process at a time.
 
     :param life: the main coroutine function of the processes.
     """
@@ -252,7 +260,7 @@ class SimulatedHost:
         self._operations_left, self._strike = number, strike
 
     def spare(self) -> None:
-        """Cancel :meth:`at_operation`."""
+        """Cancel the call that :meth:`at_operation` planned, if it is still to come."""
         self._operations_left = 0
 
     def _count_operation(self) -> None:
@@ -278,7 +286,7 @@ class SimulatedHost:
             self.process.loop.iteration_us = iteration_us
 
     def start(self) -> None:
-        """Start a process, and switch the power on if necessary."""
+        """Start the host's process, which must not run, and switch the power on if it is off."""
         assert self.process is None, f"{self.name} is up"
         self._say("start")
         if not self.place.is_powered:
@@ -287,7 +295,8 @@ class SimulatedHost:
         process.begin_main(self._life(process))
 
     def stop(self) -> None:
-        """Send SIGTERM: the process stops in order; a second SIGTERM ends it at once."""
+        """Send SIGTERM: a daemon stops in order, and at the second signal at once. A process
+        without a handler ends at once. No effect if no process runs."""
         if self.process is not None:
             self._say("stop")
             # At a second signal the daemon's handler calls os._exit, which would end the test.
@@ -304,7 +313,8 @@ class SimulatedHost:
             self._end(says_so=True)
 
     def power_cut(self) -> None:
-        """End the process and switch the machine off; :meth:`start` brings both back."""
+        """Cut the host's power: its process ends, peers are not notified, and its disks may lose
+        unsynced data. :meth:`start` switches the power on again."""
         self._say("power cut")
         if self.process is not None:
             self._end(says_so=False)
@@ -344,7 +354,8 @@ class SimulatedHost:
             disk.vfs.let_go(path)
 
     def environment(self, process: SimulatedProcess) -> Environment:
-        """Return the environment of a daemon."""
+        """Return the environment of a daemon in ``process``: the host's clock, random generator,
+        disks and simulated threads."""
         return Environment(
             clock=HostClock(self),
             random_bytes=self._rng.randbytes,

@@ -51,18 +51,21 @@ class SimulatedThread:
         return f"<SimulatedThread {self.loop.name} {self.name}>"
 
     def go_on(self, after_us: int = 0) -> None:
-        """Resume the thread after ``after_us`` microseconds."""
+        """Schedule that the thread continues after ``after_us`` virtual microseconds; 0 is the next
+        event loop iteration."""
         if after_us:
             self.loop.call_after_us(after_us, self._switch)
         else:
             self.loop.call_soon(self._switch)
 
     def end_operation(self, after_us: int = 0) -> None:
-        """Resume the thread, whose disk operation ends after ``after_us`` microseconds."""
+        """Schedule that the thread continues after ``after_us`` virtual microseconds, when its disk
+        operation ends. A pause of the process does not delay it."""
         self.loop.call_in_kernel(after_us, self._switch)
 
     def take_cost_us(self) -> int:
-        """Return the virtual time of the thread's calls since its last wait, and forget them."""
+        """Return the virtual time, in microseconds, of the Python calls since the last wait, and
+        count from 0 again; 0 if calls take no time."""
         meter = self.loop.world.meter
         return 0 if meter is None else int(meter.take() * self.loop.us_per_call)
 
@@ -90,7 +93,7 @@ class SimulatedThread:
             self.loop.threads.pop(self, None)
 
     def bury(self) -> None:
-        """Release the thread's resources after the end of its process."""
+        """End the thread by GreenletExit, to release its resources after the end of its process."""
         if self._greenlet and not self._greenlet.dead:
             self._hub, SimulatedThread.running = getcurrent(), self
             try:
@@ -100,7 +103,8 @@ class SimulatedThread:
 
 
 def pause(us: int) -> None:
-    """Let ``us`` microseconds pass in a simulated thread; return at once on an event loop."""
+    """Let ``us`` virtual microseconds pass in the running simulated thread, and the time of its
+    Python calls. Return at once if no such thread runs."""
     thread = SimulatedThread.running
     if thread is not None:
         us += thread.take_cost_us()
@@ -138,7 +142,8 @@ class Gate:
             self._waiting.popleft().end_operation()
 
     def pass_through(self) -> None:
-        """Wait until the gate is open. An event loop never waits for a disk: return at once."""
+        """Wait in a simulated thread until the gate is open. Return at once on an event loop, which
+        never waits for a disk."""
         thread = SimulatedThread.running
         while self.is_closed and thread is not None:
             self._waiting.append(thread)

@@ -53,7 +53,8 @@ class Trace:
         self._unhashed.clear()
 
     def note(self, host: str, kind: str, text: str) -> None:
-        """Add a line; ``kind`` is counted."""
+        """Add a line about ``host``, and count it by ``kind``. A line of kind ``bug`` is kept in
+        ``bugs`` too."""
         line = f"{self.now_us() / 1e6:.6f} {host} {kind} {text}"
         self.counts[kind] += 1
         self._unhashed.append(line)
@@ -64,7 +65,8 @@ class Trace:
             self._on_line(line)
 
     def step(self, now_us: int, callbacks: int) -> None:
-        """Hash a step of time to ``now_us``, and the number of callbacks before it."""
+        """Include in the hash that time advances to ``now_us`` after ``callbacks`` callbacks. No
+        line is added."""
         self._unhashed.append(f"{now_us}/{callbacks};")
         if len(self._unhashed) > _HASHED_AT_ONCE:
             self._hash_all()

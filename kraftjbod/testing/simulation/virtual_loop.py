@@ -41,7 +41,7 @@ class Sockets(Protocol):
 
 
 class Thread(Protocol):
-    """A thread of a process beside its loop."""
+    """A thread of a simulated process, as the process's event loop uses it."""
 
     name: str
     is_busy: bool
@@ -51,7 +51,8 @@ class Thread(Protocol):
 
 
 class VirtualTask(asyncio.Task[T]):
-    """A task whose hash is a number."""
+    """A task whose hash is its number and not its address, so that sets of tasks have the same
+    order in each run."""
 
     def __init__(
         self, coro: Coroutine[Any, Any, T], loop: VirtualLoop, name: str, context: Context | None
@@ -64,7 +65,8 @@ class VirtualTask(asyncio.Task[T]):
 
 
 class VirtualFuture(asyncio.Future[T]):
-    """A future whose hash is a number."""
+    """A future whose hash is its number and not its address, so that sets of futures have the same
+    order in each run."""
 
     number = 0
 
@@ -220,7 +222,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.held = []
 
     def go_on(self) -> None:
-        """Resume, and run everything that waits in the order in which it became ready."""
+        """Continue a paused process: callbacks that became ready during the pause run in their
+        order."""
         held, self.held = self.held, None
         self.world.ready.extend(held or ())
 
@@ -270,11 +273,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_after_us(
         self, delay_us: int, callback: Callable[[*Ts], object], *args: *Ts
     ) -> asyncio.Handle:
-        """Schedule a callback of the simulation itself, which counts in microseconds."""
+        """Schedule a callback after ``delay_us`` microseconds of the world's clock, regardless of
+        the drift of the host's clock."""
         return self._push(delay_us, VirtualHandle(callback, args, self))
 
     def call_in_kernel(self, delay_us: int, callback: Callable[[], object]) -> None:
-        """Schedule the end of a disk operation, which a pause of the process does not delay."""
+        """Schedule ``callback`` after ``delay_us`` virtual microseconds, at the end of a disk
+        operation. It runs even while the process is paused."""
         self._push(delay_us, KernelHandle(callback, (), self))
 
     def _push(self, delay_us: int, handle: VirtualHandle) -> asyncio.Handle:

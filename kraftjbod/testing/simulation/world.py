@@ -46,7 +46,9 @@ _Entry = tuple[int, int, asyncio.Handle]
 
 
 class ProcessLoop(Protocol):
-    """A :class:`~kraftjbod.testing.simulation.virtual_loop.VirtualLoop`, as the world sees it."""
+    """The attributes and methods of a
+    :class:`~kraftjbod.testing.simulation.virtual_loop.VirtualLoop` that the world uses.
+    """
 
     name: str
     is_dead: bool
@@ -66,9 +68,10 @@ class EndlessLoopError(KraftJbodError):
 
 
 class World:
-    """The state that all hosts of a simulation share.
+    """The virtual time and the scheduler of a simulation, which all its hosts share.
 
     :param seed: seed of all random choices.
+    :param trace: receives the lines; by default a new trace.
     """
 
     def __init__(self, seed: int, trace: Trace | None = None) -> None:
@@ -101,12 +104,14 @@ class World:
         return random.Random(f"{self.seed}/{name}")
 
     def push(self, at_us: int, handle: asyncio.Handle) -> None:
-        """Let ``handle`` run at ``at_us``, or now if that time has passed."""
+        """Schedule ``handle`` for ``at_us``, in microseconds since the world began, or for now if
+        that time has passed."""
         now_us = self.now_us
         heappush(self._due, (at_us if at_us > now_us else now_us, next(self._sequence), handle))
 
     def note_cancelled(self) -> None:
-        """Count a cancelled timer that is still in the heap."""
+        """Count a cancelled timer that is still in the heap; remove all of them if there are
+        many."""
         self._cancelled += 1
         if self._cancelled > _MANY_CANCELLED and self._cancelled > len(self._due) // 2:
             self._due = [entry for entry in self._due if not entry[2].cancelled()]
