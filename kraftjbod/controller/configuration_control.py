@@ -69,7 +69,9 @@ from kraftjbod.protocol.rpc_config_messages import (
 
 
 class ConfigOperation(IntEnum):
-    """The operation of a change; Kafka's numbers (KIP-339)."""
+    """How a request changes the value of a key (KIP-339), with Kafka's numbers. APPEND and SUBTRACT
+    add and remove elements of a list.
+    """
 
     SET = 0
     DELETE = 1

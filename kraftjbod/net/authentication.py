@@ -292,7 +292,9 @@ class Authentication:
 
 
 class _Refusal:
-    """A mechanism that refuses the first message."""
+    """A mechanism object for a login that cannot succeed: it refuses the client's first message for
+    ``reason``.
+    """
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = self._make_receiver(self)
 
     def handshake_completed(self, principal: str) -> None:
-        """Called by the TLS layer when the client has this principal."""
+        """Called by the TLS layer after the handshake, with the client's principal."""
         self.last_heard_s = self._loop.time()
         if self.on_handshake is not None:
             self.on_handshake(principal)
@@ -303,7 +303,9 @@ class Connection(asyncio.BufferedProtocol):
         return self.is_reading_paused or self._is_starved
 
     def memory_freed(self) -> None:
-        """Called when memory for the rest of the frame may be available."""
+        """Called when the memory budget may have space for the rest of a partially received frame.
+        Resumes reading if the limits allow it.
+        """
         self._note_partial()
         if self.is_open and not self.is_held_up:
             assert self._transport is not None
@@ -348,8 +350,9 @@ class SecuringTransport(Protocol):
 
     @property
     def secured(self) -> asyncio.Future[None]:
-        """Completed when the connection is secured. The exception is an ``OSError`` or a
-        ``RemoteProtocolError``."""
+        """Future that completes when the connection is secured. It gets an ``OSError`` or a
+        ``RemoteProtocolError`` if that fails.
+        """
 
     def abort(self) -> None:
         """Close at once."""

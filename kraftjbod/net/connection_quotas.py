@@ -18,7 +18,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimits:
-    """How many connections one listener accepts."""
+    """Limits of the connections that one listener accepts, in total and per address."""
 
     max_connections: int = 10_000
     reserved: int = 0

@@ -54,7 +54,7 @@ _CORRELATION_MASK = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
-    """A request in flight."""
+    """A request that was sent, with the future of its response."""
 
     correlation_id: int
     api_key: int

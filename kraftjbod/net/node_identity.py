@@ -32,7 +32,9 @@ class NodeIdentity:
 
     @property
     def is_known(self) -> bool:
-        """Whether the connection may act as some node."""
+        """Whether the connection may send requests as a node: its principal belongs to one, or
+        principals are not checked.
+        """
         return self._principals is None or self._node_id is not None
 
     def take_principal(self, principal: str) -> None:

@@ -69,7 +69,7 @@ MayBeLarge = Callable[[Frame], bool]
 
 
 def never(_frame: Frame) -> bool:
-    """Return False: no response of the listener is large."""
+    """Return False, for listeners all of whose responses are small."""
     return False
 
 

@@ -386,7 +386,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     # --- reading ---------------------------------------------------------------------------------
 
     def _set_socket_reading(self) -> None:
-        """Read from the socket unless bytes would wait here."""
+        """Pause or resume reading from the socket, so that received bytes do not accumulate in this
+        layer.
+        """
         is_held = self._is_reading_paused if self._is_secured else self._is_in_line
         is_reading = not (is_held or self._is_closing or self._is_stopped)
         if is_reading is self._is_socket_reading or self._socket is None:

@@ -272,7 +272,9 @@ class RaftDriver:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is the only voter, and its log is complete."""
+        """Whether this node is the only voter and may vote: it has not lost entries
+        (:attr:`RaftCore.is_mute`).
+        """
         core = self._required_core()
         return len(core.log.voters) == 1 and core.is_voter and not core.is_mute
 

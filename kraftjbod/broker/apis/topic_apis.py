@@ -71,7 +71,9 @@ _DELETION_DISABLED: Final = OperatingError(
 
 
 class _Answer(Protocol[Outcome_co]):
-    """A controller's response about topics."""
+    """Type of the controller's responses to requests about topics: one outcome per topic, and the
+    throttle time in ms.
+    """
 
     @property
     def topics(self) -> Sequence[Outcome_co]: ...

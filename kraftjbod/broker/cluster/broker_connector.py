@@ -29,7 +29,7 @@ _log = get_logger()
 
 
 class _Peer(NamedTuple):
-    """One incarnation of a broker."""
+    """One incarnation of a broker, identified by its broker epoch."""
 
     broker_id: BrokerId
     epoch: BrokerEpoch

@@ -25,7 +25,7 @@ class TopicConfigs:
         self._log = get_logger(component="topic_configs")
 
     def take(self, defaults: TopicConfig) -> None:
-        """Apply changed defaults of the broker."""
+        """Use changed defaults of the broker for all topics."""
         if defaults != self.defaults:
             self.defaults = defaults
             self._parsed.clear()
@@ -42,7 +42,9 @@ class TopicConfigs:
         return self.defaults.with_stored_overrides(overrides, source="new topic")[0]
 
     def forget(self, topic: str) -> None:
-        """Drop the parsed configuration: the topic's values changed, or the topic was deleted."""
+        """Drop the cached configuration of the topic, because its values changed or the topic was
+        deleted.
+        """
         self._parsed.pop(topic, None)
 
     def _parse(self, topic: str) -> TopicConfig:

@@ -150,7 +150,8 @@ class FollowerSession:
 
     def restart_session(self) -> None:
         """Make the next fetch open a new session that names all replicas. The leader closes the old
-        one."""
+        session then.
+        """
         self._session_epoch = 0
         for one in self._reported.values():
             self.name(one)

@@ -91,11 +91,11 @@ class ReplicationQuotas:
 
 
 class FetchTurns:
-    """Turns of the throttled replicas in one fetch loop.
+    """Decides which throttled replicas of one fetch loop may be fetched.
 
     At most ``max_turns`` replicas have a turn at a time, so that one response overdraws the quota
-    by a bounded number of bytes. A turn ends with the bytes that it fetched. While the quota is
-    overdrawn, no replica has a turn.
+    by a bounded number of bytes. A replica's turn ends when its records have arrived or it has
+    caught up. No turn begins while the quota is overdrawn.
     """
 
     def __init__(self, quota: ReplicationQuota, max_turns: int) -> None:

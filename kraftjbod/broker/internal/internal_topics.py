@@ -91,7 +91,7 @@ class CreationPlan:
         self._useless = 0
 
     def note_present(self) -> None:
-        """Note that the topic exists."""
+        """Note that the topic exists, and forget the rounds and refusals counted so far."""
         self._rounds_missing = self._useless = 0
 
     def missing(self, alive_brokers: int) -> int | None:
@@ -104,5 +104,7 @@ class CreationPlan:
         return possible
 
     def refused(self) -> None:
-        """Note that the controller refused the replication factor that :meth:`missing` returned."""
+        """Note that the controller found too few usable brokers for the replication factor that
+        :meth:`missing` returned. Later calls of :meth:`missing` count one broker less.
+        """
         self._useless += 1

@@ -56,7 +56,7 @@ ANY_EPOCH: Final = -1
 
 
 class Role(Enum):
-    """The role of this broker's replica in the partition."""
+    """The role that this broker's replica has in the partition."""
 
     NONE = "none"
     """Metadata has not assigned a role yet, or this copy must not take the assigned role."""

@@ -44,11 +44,14 @@ class DamagedReplicas:
         self._log = get_logger(component="damaged_replicas")
 
     def met(self, replica: HostedReplica) -> bool:
-        """React to damage in the replica's log. Does nothing if the log is not damaged any more, or
-        while a move is about to replace the copy.
+        """Make a replica with a damaged log leave the ISR, so that another in-sync replica leads.
+        Damage without such a replica is only logged.
 
-        Return whether the log is damaged and another in-sync replica can become leader, which has
-        the damaged records.
+        Does nothing if the log is not damaged any more, or while a move is about to replace the
+        copy.
+
+        :return: whether the log is damaged, this broker leads, and another in-sync replica can
+            become leader, which has the damaged records.
         """
         partition, handle = replica.partition, replica.handle
         if partition is None or handle is None or handle.damaged_from is None:

@@ -47,8 +47,9 @@ class DoubtfulCopies:
         self._log = get_logger(component="doubtful_copies")
 
     def met(self, replica: HostedReplica, handle: LogHandle) -> None:
-        """Check a copy that is about to be served. If it may lack acknowledged records, it leaves
-        the ISR."""
+        """Check a copy that is about to be served. If it may lack acknowledged records, or is
+        damaged while other replicas are in sync, it leaves the ISR (:meth:`leave_in_sync_set`).
+        """
         named = replica.registration.directory_of(self._broker_id) or LOST_DIR
         found = handle.log_dir.directory_id
         if handle.log_end_offset < handle.checkpointed_recovery_point:
@@ -98,7 +99,9 @@ class DoubtfulCopies:
         return self._assignments.is_losing(replica.key)
 
     def unreported(self) -> frozenset[TopicPartition]:
-        """Return the partitions whose copy may lack records although no other broker knows that."""
+        """Return the partitions whose copy here may lack acknowledged records, while the controller
+        has not accepted a report of that yet.
+        """
         unjudged = (
             handle.topic_partition
             for handle in self._logs.handles()

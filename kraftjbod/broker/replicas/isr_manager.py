@@ -87,7 +87,7 @@ class IsrManager:
         self._log = get_logger(component="isr_manager")
 
     def elected(self, leadership: Leadership) -> None:
-        """Note that this broker leads the partition, so that it is checked."""
+        """Note that this broker leads the partition, so that :meth:`watch` checks its ISR."""
         self._led[leadership.topic_partition] = None
 
     def resigned(self, leadership: Leadership) -> None:
@@ -109,7 +109,9 @@ class IsrManager:
             self._want(replica, (*partition.isr, follower))
 
     async def watch(self) -> None:
-        """Check the led partitions at intervals, until cancelled."""
+        """At intervals, until cancelled, request that lagging followers leave the ISRs of led
+        partitions, and that followers which have caught up join.
+        """
         for number in itertools.count():
             await asyncio.sleep(self._check_interval_ms / 1000)
             self._check_all(number % self._lag_parts)

@@ -70,7 +70,9 @@ class Leaderships:
         self._subscribers.append(subscriber)
 
     def note(self, replica: HostedReplica) -> None:
-        """Note the replica's present role, to be published."""
+        """Queue the replica's change of role for :meth:`publish`. No effect if this broker led it
+        in the same leader epoch already.
+        """
         partition = replica.partition
         if partition is None or not partition.is_leader:
             self.note_end(replica)
@@ -85,7 +87,9 @@ class Leaderships:
         self._unpublished.append((now, True))
 
     def note_end(self, replica: HostedReplica) -> None:
-        """Note that the replica is not leader any more, or lost its log."""
+        """Queue the end of the replica's leadership for :meth:`publish`: it is not leader any more,
+        or lost its log. No effect if it did not lead.
+        """
         before = self._led.get(replica.topic_partition)
         if before is not None and before.topic_id == replica.topic_id:
             del self._led[replica.topic_partition]

@@ -43,7 +43,8 @@ class LeftoverCopies:
         self._log = get_logger(component="leftover_copies")
 
     async def resolve(self, is_taken: Callable[[TopicPartition], bool] = lambda _: False) -> None:
-        """Decide about all duplicates, strays and deleted copies. Failures are logged.
+        """Choose the copy to serve for each replica with several copies, and restore, keep or
+        delete strays and copies whose deletion was interrupted. Failures are logged.
 
         :param is_taken: returns whether a replica is served or being created. No copy replaces such
             a replica, and its deleted copies of the same topic stay as they are.

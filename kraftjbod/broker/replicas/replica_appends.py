@@ -212,7 +212,7 @@ class ReplicaAppends:
         return pending
 
     def close(self) -> None:
-        """Stop the validation thread. Append nothing afterwards."""
+        """Stop the validation thread. No append may be queued afterwards."""
         self._checker.shutdown(wait=False)
         if self._give_up_timer is not None:
             self._give_up_timer.cancel()

@@ -455,7 +455,9 @@ def _answer(
 
 
 def _readable_end(partition: Partition, handle: LogHandle, *, is_committed_only: bool) -> int:
-    """Return the offset at which a consumer's view of the log ends."""
+    """Return the offset before which consumers may read: the high watermark, or the last stable
+    offset for ``is_committed_only``.
+    """
     if is_committed_only:
         return handle.view.last_stable_offset(partition.high_watermark)
     return partition.high_watermark

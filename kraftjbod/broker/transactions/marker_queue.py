@@ -137,7 +137,9 @@ class MarkerQueue:
             self.drop(ending)
 
     def drop(self, ending: Ending) -> None:
-        """Stop sending markers for the transaction, unless it was put again."""
+        """Stop sending markers for the transaction. No effect if another :class:`Ending` of the
+        same transactional id was put since.
+        """
         if self._is_current(ending):
             del self._endings[ending.transactional_id]
 

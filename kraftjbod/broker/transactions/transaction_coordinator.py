@@ -88,7 +88,9 @@ class _Phase(Enum):
 
 
 class _Led:
-    """A partition of ``__transaction_state`` that this broker leads."""
+    """A partition of ``__transaction_state`` that this broker leads, with the transactions that it
+    has loaded from the partition.
+    """
 
     __slots__ = ("leader_epoch", "phase", "topic_partition", "transactions")
 

@@ -85,7 +85,9 @@ class TransactionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TransactionFact:
-    """The state of a transactional id; ``metadata`` is None if the id is deleted."""
+    """Content of a transaction record: the state of a transactional id. ``metadata`` is None if the
+    record deletes the id.
+    """
 
     transactional_id: str
     metadata: TransactionMetadata | None

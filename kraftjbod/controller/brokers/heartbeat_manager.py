@@ -58,7 +58,9 @@ class BrokerControlState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequests:
-    """The requests in a heartbeat, and the conditions under which they are granted."""
+    """The requests of one heartbeat (to be fenced or to shut down), and the conditions under which
+    the controller grants them.
+    """
 
     want_fence: bool
     """The broker asks to stay fenced, or to be fenced."""
@@ -73,7 +75,11 @@ class HeartbeatRequests:
 
 
 def next_state(current: BrokerControlState, requests: HeartbeatRequests) -> BrokerControlState:
-    """Return the broker's state after a heartbeat (the table of heartbeats in KIP-631)."""
+    """Return the broker's state after a heartbeat, by the rules of KIP-631.
+
+    A fenced broker becomes unfenced once it may. A broker that asks to shut down may do so once it
+    leads nothing and, if its leaderships were moved, the active brokers know that.
+    """
     match current:
         case BrokerControlState.FENCED:
             if requests.want_shut_down:
@@ -207,7 +213,7 @@ class BrokerHeartbeatManager:
         }
 
     def discount_pause(self, pause_ms: int, now_ms: int) -> None:
-        """Disregard a pause of this process, during which requests waited in its sockets.
+        """Extend deadlines by a pause of this process, during which requests waited in its sockets.
 
         A long pause extends sessions. Every pause extends the reconnect graces.
 

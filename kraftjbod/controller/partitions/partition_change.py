@@ -65,7 +65,9 @@ _LAST_RESORT: Final = Acceptance.LAST_RESORT
 
 
 class _Elected(NamedTuple):
-    """An elected leader, and whether it may lack records."""
+    """The leader that an election has chosen, and whether the election was unclean, so that the
+    leader may lack committed records.
+    """
 
     leader: BrokerId
     unclean: bool = False

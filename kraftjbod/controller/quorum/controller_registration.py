@@ -20,8 +20,12 @@ from kraftjbod.protocol.rpc_controller_messages import ControllerRegistrationReq
 
 
 class ControllerRegistration:
-    """Keeps this controller registered, in :meth:`run_registration`. Use it in the event
-    loop's thread only."""
+    """Registers this controller at the active controller, and again while the metadata lacks the
+    registration, unless another incarnation has replaced it.
+
+    :meth:`run_registration` runs for the controller's lifetime. Use it in the event loop's thread
+    only.
+    """
 
     def __init__(
         self,

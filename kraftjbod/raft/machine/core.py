@@ -202,8 +202,8 @@ class RaftCore(Following):
         self._count_votes()
 
     def note_leader_gone(self) -> None:
-        """Stand soon, without the full wait, because the connection to the leader was closed or
-        refused.
+        """Start an election soon, without the full wait, because the connection to the leader was
+        closed or refused. No effect unless this replica follows a leader.
 
         If the leader still runs, other voters receive its messages and refuse the pre-vote.
         """

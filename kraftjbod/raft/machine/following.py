@@ -41,7 +41,9 @@ MAX_UNSENT_MESSAGES: Final = 1_000
 
 
 class Following:
-    """The log of one replica, and its replies to the leader. Base class of :class:`RaftCore`."""
+    """The part of :class:`RaftCore` that stores the leader's entries and snapshots in the log of
+    one replica, and replies to the leader.
+    """
 
     def __init__(
         self, *, key: ReplicaKey, log: EntryLog, hard_state: HardState, committed_offset: int

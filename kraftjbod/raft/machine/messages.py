@@ -50,9 +50,11 @@ class SnapshotId(NamedTuple):
 
 
 class TermStart(NamedTuple):
-    """First entry of ``term`` in a log; in the first element of a list, the first known one.
+    """Term and offset of the first entry of that term in a log. Kafka stores the same in
+    ``leader-epoch-checkpoint``.
 
-    Kafka stores the same in ``leader-epoch-checkpoint``.
+    If a log lacks its beginning, the first element of its list of terms is the first entry that is
+    known.
     """
 
     offset: int

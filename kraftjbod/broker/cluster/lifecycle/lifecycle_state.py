@@ -169,7 +169,8 @@ class LifecycleTimes:
 
 
 class LifecycleState:
-    """The state machine: ``handle(event, now_ms)`` returns the actions to perform.
+    """The state machine of this broker's registration and heartbeats. ``handle(event, now_ms)``
+    returns the actions to perform.
 
     Attributes are read-only for callers. All times are monotonic ms.
 

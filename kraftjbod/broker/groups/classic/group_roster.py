@@ -125,10 +125,11 @@ class Member:
 
 
 class GroupRoster:
-    """The members of a group, without phases and requests. Only the group changes it.
+    """The members, the leader and the common protocols of a classic group. Only the group changes
+    it.
 
-    Cost: a JoinGroup visits no other members, or the joins of a phase would cost the square of the
-    members. So waiting members and common protocols are counted when they change.
+    It does not know the group's state or its requests. Counts are updated with each member, so that
+    a JoinGroup does not have to visit all other members.
     """
 
     def __init__(self) -> None:

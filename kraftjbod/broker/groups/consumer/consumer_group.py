@@ -140,8 +140,8 @@ class ConsumerGroup:
             self._renew(member_id, now_ms)
 
     def follow(self, facts: Iterable[Fact], now_ms: int) -> None:
-        """Take the place of a classic group. The sessions of the members start at ``now_ms``
-        (monotonic).
+        """Create this group from a classic group that it replaces. The sessions of the members
+        start at ``now_ms`` (monotonic).
 
         :param facts: the facts that convert the group, to be written with its first changes;
             without committed offsets.

@@ -175,8 +175,8 @@ class WriteFacts:
 
 @dataclass(frozen=True, slots=True)
 class BecameClassic:
-    """The group became a classic group, and the log has that; the ``waiting`` requests continue
-    there.
+    """Action: replace the consumer group by a classic group, and handle the ``waiting`` requests
+    there. The records of the change are replicated.
 
     ``group`` is None for a group without members, which starts as a new classic group.
     """

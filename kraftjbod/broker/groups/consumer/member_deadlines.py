@@ -28,8 +28,9 @@ class MemberDeadlines:
         self._sessions[member_id] = self._due(now_ms + timeout_ms)
 
     def begin_phase(self, member_id: str, now_ms: int, timeout_ms: int) -> None:
-        """Start the member's phase, which ends ``timeout_ms`` from now, unless a phase runs
-        already."""
+        """Start a deadline ``timeout_ms`` from now for the step that the member must take next: to
+        sync, rejoin or revoke partitions. No effect if such a deadline runs already.
+        """
         if member_id not in self._phases:
             self._phases[member_id] = self._due(now_ms + max(0, timeout_ms))
 
@@ -37,7 +38,7 @@ class MemberDeadlines:
         self._phases.pop(member_id, None)
 
     def overdue(self, now_ms: int) -> list[Overdue]:
-        """Remove the expired deadlines and return them."""
+        """Remove the deadlines that have passed at ``now_ms``, and return them."""
         if self.next_ms > now_ms:
             return []
         over = []

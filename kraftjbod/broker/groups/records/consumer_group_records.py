@@ -105,7 +105,11 @@ class TargetEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentAssignment:
-    """The assigned partitions of a member, and those that it must revoke."""
+    """The partitions that a member of a consumer group holds (``assigned``), and those that it must
+    still revoke (``revoking``), each with the member epoch in which the member got it.
+
+    ``previous_epoch`` is the member epoch before ``epoch``.
+    """
 
     epoch: int
     previous_epoch: int

@@ -120,7 +120,9 @@ class GroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFact:
-    """A committed offset of a group for a partition; ``committed`` is None if it is deleted."""
+    """Content of an offset record: a group's committed offset for a partition. ``committed`` is
+    None if the record deletes it.
+    """
 
     group_id: str
     topic_partition: TopicPartition
@@ -129,7 +131,9 @@ class OffsetFact:
 
 @dataclass(frozen=True, slots=True)
 class GroupFact:
-    """A classic group; ``group`` is None if it is deleted."""
+    """Content of a group metadata record: a classic group. ``group`` is None if the record deletes
+    it.
+    """
 
     group_id: str
     group: GroupMetadata | None
