@@ -112,7 +112,8 @@ class StandardAuthorizer:
         resource_type: AclResourceType,
         name: str,
     ) -> Decision:
-        """Decide about one resource.
+        """Decide whether the principal may do ``operation`` on the resource ``name``, and by which
+        rule.
 
         :param host: numeric address of the client.
         """

@@ -98,10 +98,11 @@ def address_entity(host: str) -> QuotaEntity:
 
 
 def candidates(client: QuotaEntity) -> Iterator[tuple[QuotaEntity, QuotaEntity]]:
-    """Yield pairs of entities, the first of which has the quota, in order of precedence.
+    """Yield the entities whose quota may apply to a client, in Kafka's order of precedence, each
+    with the entity that shares its rate.
 
-    The clients of the second entity share the rate. It is another one for a default, whose rate
-    each user, client id or address has separately.
+    The first item of a pair is the entity to look up. The second one names the clients that share
+    one balance: for a default (name None), each user, client id or address has its own.
 
     :param client: as :func:`client_entity` or :func:`address_entity` returns it.
     """

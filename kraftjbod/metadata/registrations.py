@@ -353,7 +353,8 @@ class PartitionRegistration:
         return len(self.replicas) - max(len(self.adding_replicas), len(self.removing_replicas))
 
     def min_isr(self, configured: int) -> int:
-        """Return the number of in-sync replicas that are needed to commit.
+        """Return the number of in-sync replicas that are needed to commit: ``configured``, or the
+        replication factor if that is smaller.
 
         :param configured: value of ``min.insync.replicas``.
         """

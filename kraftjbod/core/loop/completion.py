@@ -22,8 +22,10 @@ R = TypeVar("R")
 
 
 class Completion(Generic[T]):
-    """Result of an operation, a value or an error, that is passed to its one callback or ``await``
-    in the same event loop iteration. Not thread-safe.
+    """Result of an operation, a value or an error, for one callback or one ``await``. Not
+    thread-safe.
+
+    The callback runs in the same event loop iteration as :meth:`set_result`.
     """
 
     __slots__ = ("_callback", "_error", "_is_done", "_value")

@@ -42,7 +42,7 @@ class EventQueue(Generic[E]):
         return f"<EventQueue {self._name} events={len(self._events)} timers={len(self._timers)}>"
 
     def append(self, event: E) -> None:
-        """Append ``event``.
+        """Append ``event`` at the end of the queue, for its consumer.
 
         :raises OverloadedError: the queue is full or closed.
         """

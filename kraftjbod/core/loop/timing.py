@@ -110,7 +110,10 @@ class TokenBucket:
         self._balance = min(self._balance, float(per_second * self._burst_s))
 
     def spend(self, amount: int, now_ms: int) -> None:
-        """:param amount: negative to return what was spent."""
+        """Subtract ``amount`` from the balance, which may become negative.
+
+        :param amount: negative to return what was spent.
+        """
         self._refill(now_ms)
         self._balance -= amount
 

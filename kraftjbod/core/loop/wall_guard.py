@@ -47,7 +47,7 @@ class WallGuard:
         self._doubted_offset_ms = 0
 
     def sample(self, now_ms: int, wall_ms: int) -> PossibleNow:
-        """Return the possible wall clock times.
+        """Compare the two clocks, and return the range of possible wall-clock times.
 
         :param now_ms: monotonic time now.
         :param wall_ms: wall clock time now.

@@ -78,6 +78,8 @@ class FieldSchema:
 
     ``type`` is one of :data:`PRIMITIVES`, or ``"struct"`` with the schema in ``struct``.
     ``default`` is a Python value: None for null and for a struct, ``()`` for an array.
+    ``versions``, ``nullable`` and ``tagged`` are the versions of the message in which the field
+    exists, may be null, and is a tagged field.
     """
 
     name: str
@@ -115,6 +117,7 @@ class MessageSchema:
     """Schema of a request, a response, or the key or value of a record.
 
     ``api_key`` is the record type for a key or value, and -1 if the message has neither.
+    ``flexible`` are the versions with compact lengths and tagged fields (KIP-482).
     """
 
     name: str

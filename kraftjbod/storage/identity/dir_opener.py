@@ -37,7 +37,8 @@ from kraftjbod.storage.meta_properties import MetaPropertiesEnsemble
 
 
 class DirOpener:
-    """Opens the log directories of a node, once.
+    """Opens the log directories of a node at its start: locks, identifies and watches each, and
+    builds its reserve.
 
     :param log_dirs: directories created by the caller, not identified and not watched yet,
         including the metadata directory even if it has no replicas.
@@ -75,11 +76,13 @@ class DirOpener:
 
     async def open(self) -> str:
         """Lock and identify every directory, start its watches, build its reserve. Return the
-        cluster id.
+        cluster id. Call it once.
 
         A directory that cannot be used is OFFLINE afterwards.
 
-        :raises StartupError: see the module docstring. Directories may stay locked then.
+        :raises StartupError: the operator has to act: for example, another process holds a lock,
+            two directories have one id, or the metadata directory is unreadable. Directories may
+            stay locked then.
         """
         metadata = self._metadata
         answers: dict[str, Examination] = {}

@@ -16,7 +16,9 @@ UNDEFINED_OFFSET: Final = -1
 
 
 class EpochEntry(NamedTuple):
-    """``epoch`` starts at ``start_offset``. Both increase strictly from entry to entry."""
+    """A leader epoch and the offset of its first batch in the log. Both increase strictly from
+    entry to entry.
+    """
 
     epoch: int
     start_offset: int

@@ -287,9 +287,12 @@ class LogHandle:
         transaction_version: int,
         leader_epoch: int,
     ) -> Completion[AppendResult]:
-        """Append a transaction marker, as :meth:`UnifiedLog.append_marker` does.
+        """Append the transaction coordinator's marker for the producer, even if no transaction is
+        open here.
 
-        Errors are those of :meth:`append_as_leader`.
+        :param transaction_version: as in :meth:`UnifiedLog.append_marker`.
+        :raises OperatingError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED, in the
+            completion. Other errors are those of :meth:`append_as_leader`.
         """
         now_ms = self._clock.wall_ms()
         return self._published.submit_operation(
@@ -459,9 +462,8 @@ class LogHandle:
         )
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the largest epoch not above ``epoch``, and its end offset.
-
-        See :func:`end_offset_for`.
+        """Return the largest epoch of the log that is not above ``epoch``, and its end offset,
+        which is exclusive. See :func:`end_offset_for` for the cases without such an epoch.
         """
         return end_offset_for(self.view.epochs, epoch, self.view.log_end_offset)
 
@@ -717,14 +719,19 @@ class LogHandle:
         )
 
     async def open_sealed(self, segments: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
-        """Open closed segments for a cleaner, as :meth:`LogSegments.open_sealed` does."""
+        """Open the files of adjacent closed segments once more, for a cleaner, which closes them.
+
+        :raises OverloadedError: also if some of them left the log.
+        """
         return await self._published.run_operation(
             OpKind.READ, lambda log: log.segments.open_sealed(segments)
         )
 
     async def open_group(self, segments: Sequence[LogSegment]) -> CleaningFiles:
-        """Open segments and the target of their compaction, as :meth:`LogSegments.open_group`
-        does.
+        """Open the files of adjacent closed segments and the new, empty file into which they are
+        compacted. The log counts as possibly having gaps from now on.
+
+        :raises OverloadedError: also if some of the segments left the log.
         """
         return await self._published.run_operation(
             OpKind.CREATE,
@@ -732,22 +739,28 @@ class LogHandle:
         )
 
     async def put_in_place(self, segments: Sequence[LogSegment], files: CleaningFiles) -> None:
-        """Replace segments as :meth:`UnifiedLog.put_in_place` does.
-
+        """Replace ``segments`` by the target of ``files``, which must be complete and synced.
         :meth:`name_compacted` has to follow.
+
+        :raises OverloadedError: also if the segments left the log or are damaged, or the log was
+            truncated since :meth:`open_group`. The caller still owns the files then.
         """
         await self._published.run_operation(
             OpKind.RENAME, lambda log: log.put_in_place(segments, files)
         )
 
     async def name_compacted(self) -> None:
-        """Rename the files of compacted segments, as :meth:`LogSegments.name_compacted` does."""
+        """Give the files of compacted segments their final names, after :meth:`put_in_place`. No
+        effect without such files. May be repeated after a failure.
+        """
         await self._published.run_operation(
             OpKind.RENAME, lambda log: log.segments.name_compacted()
         )
 
     async def roll(self) -> None:
-        """Start a new segment at the log end, in the directory's thread."""
+        """Close the active segment and start a new one at the log end. Its file is created in the
+        directory's thread.
+        """
         await self._published.run_operation(OpKind.APPEND, lambda log: log.roll())
 
     # -- for moves to another directory -----------------------------------------------------

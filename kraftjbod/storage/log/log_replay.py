@@ -102,7 +102,8 @@ class LogReplay:
         return self._use is not None
 
     def use(self, *, is_written: bool) -> bool:
-        """Use the result. Return False if the replay is not complete.
+        """Store the result in the log or its segment. Return False, without an effect, if the
+        replay is not complete.
 
         :param is_written: whether files may be written.
         """

@@ -22,9 +22,10 @@ ENDED_KEPT: Final = 1_000
 
 
 class UnstableTransaction(NamedTuple):
-    """A transaction from its first batch to its marker, both inclusive.
+    """A transaction in one log, from its first batch to its marker, both inclusive.
 
-    ``last_offset`` of an open transaction is 2**63 - 1.
+    ``last_offset`` of an open transaction is 2**63 - 1. ``began_ms`` is the wall-clock time of its
+    first batch, -1 if unknown.
     """
 
     first_offset: int

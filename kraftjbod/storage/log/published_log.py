@@ -76,13 +76,16 @@ class PublishedLog:
         return self._begin(kind, op, size_bytes)
 
     def submit(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
-        """Queue ``op`` as :meth:`submit_operation` does, and return a future of the answer."""
+        """Queue ``op`` for the directory's thread, with the errors of :meth:`submit_operation`, and
+        return a future of the result. Cancelling the future does not cancel ``op``.
+        """
         return self.submit_operation(kind, op).future()
 
     def ask(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
-        """Queue ``op``, which changes no records, as :meth:`submit` does.
+        """Queue ``op``, which changes no records, as :meth:`submit` does, and return a future of
+        the result.
 
-        Allowed after a replacement, too, until the log is closed.
+        Allowed until the log is closed, even if its copy has replaced it.
         """
         return self._begin(kind, op, 0).future()
 

@@ -77,7 +77,8 @@ class FreeSpacePolicy:
         return has_inodes and space.usable_bytes >= needed
 
     def may_heal(self, space: SpaceOnDisk, *, has_reserve: bool) -> bool:
-        """Return whether to rebuild the reserve now.
+        """Return whether the full directory may leave that state now, so that its reserve is
+        rebuilt: enough space was free in several checks in a row.
 
         Call it once per check of a saturated directory.
         """

@@ -171,8 +171,8 @@ class DirChooser:
         self._counted_until_ms = 0
 
     def choose(self, config: TopicConfig) -> LogDir:
-        """Return a directory for a replica with ``config``, and promise the replica a segment
-        there.
+        """Return a directory for a replica with ``config``. Space for one segment of the replica
+        counts as promised there from now on.
 
         :raises LogDirImpairedError: each online directory is impaired or cordoned.
         :raises KafkaStorageError: every directory is offline.

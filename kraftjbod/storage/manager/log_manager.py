@@ -400,7 +400,11 @@ class LogManager:
         directory_id: DirectoryId | None = None,
         config: TopicConfig | None = None,
     ) -> LogHandle:
-        """Return the replica, creating it if necessary: see :meth:`LogMaker.create`."""
+        """Return the replica of the partition, and create it if it does not exist.
+
+        Arguments and errors are those of :meth:`LogMaker.create`. An existing replica is returned
+        even if its topic id differs.
+        """
         return await self.maker.create(topic_partition, topic_id, directory_id, config)
 
     async def delete(self, topic_partition: TopicPartition) -> None:

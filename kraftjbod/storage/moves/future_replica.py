@@ -278,7 +278,8 @@ class FutureReplica:
     async def finish(
         self, source: LogHandle, carried: CarriedState, executor: LogDirExecutor
     ) -> None:
-        """Transfer the rest of the log's state, durably. The copy must mirror ``carried.view``.
+        """Transfer leader epochs, producers and indexes to the copy, durably. Its segments must
+        equal those of ``carried.view``.
 
         Errors are those of :meth:`catch_up`.
         """

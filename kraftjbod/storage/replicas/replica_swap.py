@@ -106,8 +106,9 @@ class ReplicaSwap:
     async def create_future(
         self, tp: TopicPartition, target: LogDir, move_id: Uuid
     ) -> FutureReplica:
-        """Create and register an empty future copy in ``target``: see
-        :meth:`LogManager.create_future`.
+        """Create and register an empty future copy of the current replica of ``tp`` in ``target``.
+
+        Errors are those of :meth:`LogManager.create_future`.
         """
         source = self._require_current(tp)
         future_dir_name(tp, move_id)  # Raises an error if the name is too long.
@@ -150,7 +151,11 @@ class ReplicaSwap:
         return future
 
     async def drop_future(self, tp: TopicPartition) -> None:
-        """Forget and remove the future copy of ``tp``: see :meth:`LogManager.drop_future`."""
+        """Forget the future copy of ``tp`` and remove its files, unless its directory is offline.
+        No effect if there is none.
+
+        Errors are those of :meth:`LogManager.drop_future`.
+        """
         if (opening := self._opening.get(tp)) is not None:
             # Its directory is possibly being renamed to the replica's name now.
             await opening.wait()

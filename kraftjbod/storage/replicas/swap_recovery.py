@@ -85,7 +85,8 @@ class SwapRecovery:
         self.orphans: list[Orphan] = []
 
     async def settle(self, loaded: Sequence[LoadedDir]) -> None:
-        """Apply the rules of the module's list to directories that were just loaded.
+        """Continue or undo the interrupted moves of directories that were just loaded, remove
+        ``-delete`` copies that are not needed, and list the others as orphans.
 
         A removal that is refused is retried later. A directory that fails meanwhile goes OFFLINE.
         """
@@ -134,7 +135,11 @@ class SwapRecovery:
                 await self._forget_move(handle)
 
     async def restore(self, orphan: Orphan) -> LogHandle:
-        """Make a ``-delete`` copy the replica again: see :meth:`LogManager.restore_deleted`."""
+        """Give a ``-delete`` copy its name back and serve it as the replica. There must be no
+        current copy.
+
+        Errors are those of :meth:`LogManager.restore_deleted`.
+        """
         tp, log_dir = orphan.topic_partition, orphan.log_dir
         assert not self._registry.has_current(tp), tp
         if orphan not in self.orphans:
@@ -154,8 +159,8 @@ class SwapRecovery:
         return handle
 
     async def discard(self, orphan: Orphan) -> None:
-        """Remove a ``-delete`` copy: see :meth:`LogManager.discard_deleted`. No effect if it is no
-        orphan any more.
+        """Rename and remove a ``-delete`` copy that is not needed. No effect if it is no orphan any
+        more.
         """
         if orphan not in self.orphans:
             return  # Its directory failed, or another caller was faster.

@@ -642,9 +642,8 @@ class LogSegment:
         return Scanned(valid_bytes, scan.next_offset if valid_bytes else self.base_offset)
 
     def adopt(self, fresh: FreshIndexes) -> None:
-        """Use indexes that were rebuilt from the whole segment as it is now.
-
-        Their files are written later.
+        """Use ``fresh``, indexes that were rebuilt from the whole segment as it is now, in place of
+        the present ones. Their files are written later.
         """
         self._first_timestamp, self._end_offset = fresh.first_timestamp, None
         self._indexes = fresh.indexes
@@ -682,9 +681,10 @@ class LogSegment:
         )
 
     def gaps_below(self, end_offset: int) -> int | None:
-        """Return the argument ``gaps_below`` of :func:`sound_batches` for this segment.
+        """Return the offset below which batches of this segment must end if offsets may be missing
+        between them; None if no offset may be missing. It is an argument of :func:`sound_batches`.
 
-        None means that batches must follow one another without gaps.
+        :param end_offset: end offset of the segment, or ``NO_LIMIT``.
         """
         if not self.may_have_gaps:
             return None

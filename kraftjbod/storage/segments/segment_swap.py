@@ -129,7 +129,8 @@ class SegmentSwap:
         self.target = target
 
     def begin_swap(self) -> None:
-        """Make the target the log, durably (step 2).
+        """Rename the target to ``.log.swap``, durably: from now on loading uses it in place of the
+        sources.
 
         If a rename fails, the sources remain the log.
         """
@@ -147,7 +148,9 @@ class SegmentSwap:
                 self._vfs.rename(path + former, path + suffix)
 
     def finish(self) -> None:
-        """Carry out steps 3 and 4 of the module's list. May be repeated after a failure."""
+        """Give the old segments the suffix ``.deleted`` and the new one its final name, durably.
+        Only after :meth:`begin_swap`. May be repeated after a failure.
+        """
         path, transactions = self.target.path, self.target.transactions_path
         if self._vfs.exists(path + SWAP_SUFFIX):
             for source in reversed(self.sources):
