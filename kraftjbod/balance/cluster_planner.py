@@ -128,7 +128,8 @@ def plan_cluster(
 
 
 def cluster_goals(dirs: Iterable[DirSums], goals: Goals) -> Goals:
-    """Return ``goals`` with the level of the whole cluster, for plans across brokers."""
+    """Return ``goals`` with ``level`` set to the fill level of the whole cluster, for plans across
+    brokers."""
     return replace(goals, level=cluster_level(dirs))
 
 
@@ -175,7 +176,7 @@ def cross_in_turns(
 
 
 def racks_of(dirs: Iterable[DirSums]) -> dict[int, str | None]:
-    """Return the rack of each broker."""
+    """Return the rack of each broker by id; None for a broker without a rack."""
     return {one.broker_id: one.rack for one in dirs}
 
 

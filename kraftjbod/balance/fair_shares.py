@@ -88,8 +88,13 @@ def level_of(bands: Sequence[Band], amount: float) -> float:
 
 
 def byte_band(load: DirLoad, held_bytes: int, fixed_bytes: int) -> Band:
-    """Return the band for the bytes of a directory that holds ``held_bytes``, of which
-    ``fixed_bytes`` are those of immovable replicas.
+    """Return the band for the bytes of a directory.
+
+    Its replicas cannot leave a directory that does not give. A drained directory keeps only its
+    fixed bytes. A directory that takes replicas may grow by its spare bytes.
+
+    :param held_bytes: bytes of all replicas in it.
+    :param fixed_bytes: bytes of its immovable replicas.
     """
     if not load.gives:
         return Band(0.0, held_bytes, held_bytes)

@@ -103,7 +103,13 @@ class PlanRequest:
 
 
 def empty_dirs(log_dirs: Iterable[LogDir], drains: Collection[Drain] = ()) -> list[DirSums]:
-    """Return each directory with sums of zero, and whether it takes and gives replicas."""
+    """Return the load of each directory, with sums of zero.
+
+    An online directory takes replicas unless it is cordoned or drained. Replicas can leave an
+    online or a saturated directory.
+
+    :param drains: the directories and brokers to be emptied.
+    """
     drained = {(drain.broker_id, drain.path) for drain in drains}
     found = []
     for one in log_dirs:
@@ -133,7 +139,8 @@ def empty_dirs(log_dirs: Iterable[LogDir], drains: Collection[Drain] = ()) -> li
 
 
 def placed_replicas(replicas: Iterable[Replica], dirs: Iterable[DirSums]) -> list[Placed]:
-    """Return each replica once. Pending moves count as done, and such replicas are not movable."""
+    """Return each replica once, at the place that it has after pending moves and reassignments.
+    Replicas with a pending move are not movable."""
     loads = {(one.broker_id, one.path): one.load for one in dirs}
     current: list[Replica] = []
     future: dict[tuple[str, int, int], list[Replica]] = defaultdict(list)

@@ -92,9 +92,12 @@ async def find_users(
 ) -> Mapping[str, Mapping[ScramMechanism, int]]:
     """Return the iteration counts of credentials by user.
 
-    A user without credentials is printed as an error, as by Kafka's tool, or raised for JSON.
+    For a user without credentials, print Kafka's message and return an empty mapping.
 
     :param user: None for all users.
+    :param as_json: raise OperatingError (RESOURCE_NOT_FOUND) for a user without credentials
+        instead.
+    :raises OperatingError: the request failed.
     """
     try:
         return await describe_scram_users(client, None if user is None else [user])

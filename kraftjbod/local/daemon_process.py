@@ -28,7 +28,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonFiles:
-    """Name, role, address and paths of one daemon."""
+    """Name, role (``broker`` or ``controller``), address and paths of one daemon."""
 
     name: str
     role: str

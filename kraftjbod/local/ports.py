@@ -53,7 +53,8 @@ def reserve_port() -> PortReservation:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a daemon could listen on ``port``. Connections in TIME_WAIT do not count."""
+    """Return whether a daemon could listen on ``port`` of 127.0.0.1 now. Connections in TIME_WAIT
+    do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return _is_bound(probe, (HOST, port))

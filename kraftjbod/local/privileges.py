@@ -80,7 +80,8 @@ def choose_privileges(run_dir: Path) -> Privileges:
 
 
 def chmod_bites(privileges: Privileges, run_dir: Path) -> bool:
-    """Return whether mode 000 keeps a process with ``privileges`` out of a directory."""
+    """Return whether mode 000 prevents a process with ``privileges`` from reading a directory.
+    Tries it with a temporary directory in ``run_dir``."""
     with tempfile.TemporaryDirectory(dir=run_dir, prefix="probe-") as name:
         probe = Path(name)
         (probe / "inside").touch()

@@ -25,7 +25,8 @@ _POLL_S: Final = 0.02
 
 
 def make_run_dir() -> Path:
-    """Create a directory for a cluster of this process."""
+    """Create a temporary directory for the files of a cluster, whose name has the pid of this
+    process."""
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
 
 

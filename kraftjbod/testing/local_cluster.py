@@ -231,7 +231,10 @@ class LocalCluster:
 
     @property
     def processes(self) -> ClusterProcesses:
-        """The processes of the cluster, for operations that this class does not have."""
+        """The processes of the cluster, for operations that this class does not have.
+
+        :raises StartupError: the cluster is not started, or is closed.
+        """
         if self._processes is None:
             raise StartupError("this cluster is not started, or closed already")
         return self._processes
@@ -364,7 +367,8 @@ class LocalCluster:
         )
 
     def last_words(self) -> str:
-        """Return the last events of every daemon, and the partitions that refuse writes."""
+        """Return the last lines of every daemon's log, and the partitions that refuse writes, for
+        an error message."""
         lines_out = []
         for daemon in self.processes.daemons:
             path = daemon.files.telemetry_path

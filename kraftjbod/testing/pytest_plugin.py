@@ -61,14 +61,14 @@ def kraftjbod_clusters(request: pytest.FixtureRequest) -> Iterator[MakeCluster]:
 def kraftjbod_cluster(
     request: pytest.FixtureRequest, kraftjbod_clusters: MakeCluster
 ) -> LocalCluster:
-    """Return a cluster for this test only."""
+    """Return a started cluster for this test only, with the parameters of the test's marker."""
     marker = request.node.get_closest_marker(_MARKER)
     return kraftjbod_clusters(**(marker.kwargs if marker else {}))
 
 
 @pytest.fixture(scope="session")
 def kraftjbod_session_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """Yield a cluster for all tests that break nothing."""
+    """Yield one started cluster that all tests of the run share, for tests that break nothing."""
     for make in _make_clusters(request):
         yield make()
 

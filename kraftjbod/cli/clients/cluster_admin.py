@@ -154,6 +154,8 @@ async def describe_eligible(
     """Return the eligible leaders by topic and partition, of the partitions that report them.
 
     The result is empty if the cluster does not support the request.
+
+    :raises OperatingError: no broker responds.
     """
     wanted = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in topics]
     found: dict[tuple[str, int], EligibleLeaders] = {}
@@ -210,7 +212,8 @@ class ClusterFeatures:
 
 
 class UpgradeType(IntEnum):
-    """Kind of a change of a feature level, with Kafka's numbers (KIP-584)."""
+    """Kind of a change of a feature level, with Kafka's numbers (KIP-584): raise it, lower it
+    without loss of metadata, or lower it even if metadata is lost."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -405,7 +408,11 @@ async def _deleted_by(
 
 
 class ElectionType(IntEnum):
-    """Type of a leader election, with Kafka's numbers (KIP-460)."""
+    """Type of a leader election, with Kafka's numbers (KIP-460).
+
+    PREFERRED elects the first replica of the assignment. UNCLEAN allows a leader that is not in
+    sync, if a partition has no leader.
+    """
 
     PREFERRED = 0
     UNCLEAN = 1

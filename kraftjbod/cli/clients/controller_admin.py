@@ -46,7 +46,10 @@ async def describe_cluster(client: ControllerClient) -> DescribeClusterResponseR
 
 async def describe_controllers(client: ControllerClient) -> tuple[DescribedController, ...]:
     """Return the voters and the registered controllers; empty if the controllers' version is too
-    old."""
+    old.
+
+    :raises OperatingError: no controller is active, or the request is refused.
+    """
     try:
         return (await describe_cluster(client)).controllers
     except OperatingError as e:
@@ -57,7 +60,11 @@ async def describe_controllers(client: ControllerClient) -> tuple[DescribedContr
 
 async def describe_features(client: ControllerClient) -> ClusterFeatures:
     """Return the features by name: the range of the active controller, and the level of the
-    cluster."""
+    cluster.
+
+    :raises OperatingError: UNSUPPORTED_VERSION: the controllers run an older version; or no
+        controller is active.
+    """
     found = await describe_cluster(client)
     return ClusterFeatures(
         epoch=found.epoch,

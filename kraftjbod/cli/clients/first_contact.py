@@ -130,7 +130,8 @@ async def _refuse_controllers(addresses: Sequence[Address], dialer: Dialer) -> N
 
 
 async def is_controller(host: str, port: int, dialer: Dialer = PLAIN) -> bool:
-    """Return whether a kraftjbod controller responds at this address."""
+    """Return whether a kraftjbod controller responds at this address, active or not. False if the
+    connection fails or no response arrives in time."""
     # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
     from kraftjbod.net.rpc_client import RpcClient
     from kraftjbod.protocol.rpc_config_messages import (

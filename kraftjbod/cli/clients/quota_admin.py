@@ -23,6 +23,7 @@ async def describe_quotas(
     """Return the quotas of all entities that have exactly the types of ``names``, sorted.
 
     :param names: the name by type; None for the default, ``ANY_NAME`` for all.
+    :raises OperatingError: no broker responds, or the request is refused.
     """
     kind = DescribeClientQuotasRequest.ComponentData
     components = [

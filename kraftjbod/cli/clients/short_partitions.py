@@ -17,7 +17,10 @@ from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 
 
 class ShortPartition(NamedTuple):
-    """A partition whose producers with ``acks=all`` get NOT_ENOUGH_REPLICAS."""
+    """A partition whose producers with ``acks=all`` get NOT_ENOUGH_REPLICAS.
+
+    ``in_sync`` and ``replicas`` are numbers of replicas; ``needed`` is its ``min.insync.replicas``.
+    """
 
     topic_partition: TopicPartition
     in_sync: int
@@ -33,7 +36,8 @@ class ShortPartition(NamedTuple):
 
 
 async def short_partitions(client: ClusterClient) -> list[ShortPartition]:
-    """Return the partitions of all topics that refuse writes, according to one broker.
+    """Return the partitions of all topics that refuse writes with ``acks=all``, according to one
+    broker.
 
     :raises OperatingError: no broker responds.
     """

@@ -41,8 +41,11 @@ class GroupReader:
         self._last: Any = None
 
     def subscribe(self, topic: str | None, include: str | None) -> None:
-        """Subscribe to ``topic``, or if it is None to all topics whose whole name matches
-        ``include``."""
+        """Join the group with a subscription to ``topic``, or if it is None to all topics whose
+        whole name matches ``include``.
+
+        :raises OperatingError: the client library refuses the subscription.
+        """
         with refused_as_ours():
             self._consumer.subscribe([f"^({include})$" if topic is None else topic])
 
@@ -81,7 +84,11 @@ class GroupReader:
                 return
 
     def printed(self) -> None:
-        """Mark the last record as printed, so that it may be committed."""
+        """Mark the record that :meth:`records` yielded last as printed, so that its offset may be
+        committed.
+
+        :raises OperatingError: the client library refuses it.
+        """
         with refused_as_ours():
             self._consumer.store_offsets(message=self._last)
 

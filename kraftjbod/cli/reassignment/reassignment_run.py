@@ -188,6 +188,7 @@ async def verify(
     between directories is in progress.
 
     :param preserve_throttles: whether to keep the throttles in any case.
+    :raises OperatingError: the cluster does not respond, or refuses a request.
     """
     ongoing = await _ongoing(client)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
@@ -246,7 +247,8 @@ async def cancel(
 
 
 async def copies_under_way(client: ClusterClient, plan: ReassignmentPlan) -> list[Copying]:
-    """Return the copies of ``plan`` in progress, with their sizes."""
+    """Return the copies of ``plan`` in progress, with their sizes; empty if no copy is in
+    progress."""
     ongoing = await _ongoing(client)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
     brokers = brokers_to_ask(plan, ongoing, metadata)

@@ -75,7 +75,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveState:
-    """A replica with a target directory on its broker.
+    """The progress of moving one replica to ``target_dir``, a directory of its broker.
 
     ``located`` says where the broker has the replica now. ``has_offline_dir``: a directory of the
     broker is offline.

@@ -20,8 +20,8 @@ _LONG_S: Final = 0.03
 
 
 class Collector:
-    """Freezes the surviving objects after each long collection. Call ``watch()`` once per
-    process."""
+    """Calls ``gc.freeze`` after each long full collection, so that later ones skip the objects that
+    survived it. Call ``watch()`` once per process."""
 
     def __init__(
         self, now_s: Callable[[], float] = time.perf_counter, long_s: float = _LONG_S

@@ -23,7 +23,7 @@ from kraftjbod.local.cluster_process import ClusterProcesses
 
 
 class BrokerKill:
-    """SIGKILL for a broker, by default the one that leads most partitions of the topic."""
+    """A fault: SIGKILL for a broker, by default the one that leads most partitions of the topic."""
 
     def __init__(self, broker_id: int | None = None) -> None:
         self._local: ClusterProcesses | None = None
@@ -66,9 +66,8 @@ class BrokerKill:
 
 
 class BrokerPause:
-    """SIGSTOP for the broker that leads most partitions of the topic: its connections stay open,
-    and it answers none of them.
-    """
+    """A fault: SIGSTOP for the broker that leads most partitions of the topic. Its connections stay
+    open, and it answers none of them."""
 
     def __init__(self) -> None:
         self._broker_id = -1

@@ -30,7 +30,7 @@ _NOTICED_S: Final = 60.0
 
 
 class ControllerKill:
-    """SIGKILL for the active controller."""
+    """A fault: SIGKILL for the active controller."""
 
     how = "kill -9"
 
@@ -96,7 +96,8 @@ class ControllerKill:
 
 
 class ControllerPause(ControllerKill):
-    """SIGSTOP for the active controller: its connections stay open, and it answers none of them."""
+    """A fault: SIGSTOP for the active controller. Its connections stay open, and it answers none of
+    them."""
 
     how = "SIGSTOP"
 
@@ -110,7 +111,8 @@ class ControllerPause(ControllerKill):
 
 
 class ControllerDisk(ControllerKill):
-    """``chmod 000`` for the metadata directory, upon which the controller ends."""
+    """A fault: ``chmod 000`` for the metadata directory of the active controller, which then
+    ends."""
 
     how = "chmod 000 of its metadata directory"
 

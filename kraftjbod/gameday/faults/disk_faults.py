@@ -41,7 +41,7 @@ _NOTICED_S: Final = 15.0
 
 
 class DeadDisk:
-    """``chmod 000``: no file in the directory can be opened."""
+    """A fault: ``chmod 000`` for a log directory, so that its broker can open no file in it."""
 
     def __init__(self) -> None:
         self._victim: Victim | None = None
@@ -82,7 +82,8 @@ class DeadDisk:
 
 
 class MountedDisk:
-    """A full, hung or slow disk, by a fault file system mounted over its directory."""
+    """A fault: a full, hung or slow disk, by a fault file system that is mounted over a log
+    directory."""
 
     def __init__(self, fault: DiskFault) -> None:
         self._fault = fault

@@ -16,7 +16,7 @@ from kraftjbod.local.daemon_process import DaemonProcess
 
 
 class BrokerHostLoss(BrokerKill):
-    """Power loss of the host whose broker leads most partitions of the topic."""
+    """A fault: power loss of the host whose broker leads most partitions of the topic."""
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
         self._broker_id, mine, self._pid = await busiest_broker(client, topic)
@@ -42,7 +42,7 @@ class BrokerHostLoss(BrokerKill):
 
 
 class ControllerHostLoss(ControllerKill):
-    """Power loss of the active controller's host."""
+    """A fault: power loss of the active controller's host."""
 
     how = "its network and its process at once"
 

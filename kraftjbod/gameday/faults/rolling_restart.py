@@ -22,7 +22,8 @@ from kraftjbod.local.daemon_process import DaemonProcess
 
 
 class RollingRestart:
-    """Measures the effect of clean restarts. No fault is injected."""
+    """Restarts all daemons in sequence in an orderly way, to measure the effect. No fault is
+    injected."""
 
     def __init__(self, mark: Callable[[str], None]) -> None:
         """:param mark: records an event of the scenario."""

@@ -26,7 +26,8 @@ _PAUSE_S: Final = 1.0
 
 
 class SuccessiveFailures:
-    """Kills a disk, the active controller, and the disk's broker. Only the controller recovers."""
+    """A fault: a disk dies, then the active controller is killed and restarted, then the disk's
+    broker is killed. Disk and broker recover in :meth:`heal`."""
 
     def __init__(self, mark: Callable[[str, float], None]) -> None:
         """:param mark: records an event of the scenario at a time (monotonic)."""

@@ -26,7 +26,8 @@ class RecordStream(Protocol):
         """
 
     def owns(self, key: bytes) -> bool:
-        """Return whether ``key`` belongs to this stream. Records of others are not checked."""
+        """Return whether a record with ``key`` is one of this stream. A check ignores all other
+        records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

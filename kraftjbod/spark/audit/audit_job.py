@@ -107,7 +107,8 @@ def command(
 
 
 def judged_standings(job: Job, material: Material) -> DataFrame:
-    """Return ``AUDITED_ACKNOWLEDGEMENTS`` of the stretches that the sums could not clear."""
+    """Return ``AUDITED_ACKNOWLEDGEMENTS``: the result for each acknowledged record of the stretches
+    whose sums leave a doubt; empty if there is none."""
     if not material.odd:
         return job.spark.createDataFrame([], AUDITED_ACKNOWLEDGEMENTS)
     return audit.standings(
@@ -119,7 +120,8 @@ def judged_standings(job: Job, material: Material) -> DataFrame:
 
 
 def judged_differences(job: Job, material: Material, standings: DataFrame) -> DataFrame:
-    """Return ``AUDIT_DIFFERENCES`` of the stretches and replicas that the sums could not clear."""
+    """Return ``AUDIT_DIFFERENCES``: all differences in the stretches and replicas whose sums leave
+    a doubt."""
     found = [job.spark.createDataFrame([], AUDIT_DIFFERENCES)]
     acked, records = material.rows(acknowledged=True), material.rows(acknowledged=False)
     if material.odd:

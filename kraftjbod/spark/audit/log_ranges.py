@@ -72,7 +72,11 @@ async def describe_logs(client: ClusterClient, topics: Sequence[str]) -> Cluster
 async def log_starts(
     client: ClusterClient, ranges: Iterable[LogRange]
 ) -> dict[tuple[str, int], int]:
-    """Return the current start of each log that has a leader; retention may have advanced it."""
+    """Return the current log start offset by topic and partition, of the partitions of ``ranges``
+    that have a leader. Retention may have advanced it since ``ranges`` were read.
+
+    :raises OperatingError: a topic does not exist, or no broker responds.
+    """
     starts = {}
     for topic in sorted({one.topic for one in ranges}):
         for partition, (start, _) in (await _offsets(client, topic)).items():

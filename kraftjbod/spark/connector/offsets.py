@@ -215,7 +215,9 @@ def is_recreated(start: StreamOffset, end: StreamOffset, topic: str) -> bool:
 
 
 def unknown_first_offsets(start: StreamOffset, end: StreamOffset) -> list[TopicPartition]:
-    """Return the partitions whose first offset :func:`plan_batch` needs."""
+    """Return the partitions of ``end`` that are new, or whose topic was recreated since ``start``:
+    :func:`plan_batch` needs their first offsets.
+    """
     return sorted(
         partition
         for partition in end.offsets

@@ -77,7 +77,13 @@ def snapshot_ahead(
     drains: Sequence[str],
     **_options: Any,
 ) -> StorageSnapshot | None:
-    """Return the current reports of the brokers; None if the plan uses tables."""
+    """Query the brokers, and return what they report about their storage; None if the plan uses
+    tables.
+
+    :raises click.BadParameter: an item of ``drains`` is malformed.
+    :raises StartupError: the size of a disk is not reported.
+    :raises OperatingError: a broker does not respond.
+    """
     if bootstrap_server is None or from_tables:
         return None
     parsed = map(parse_drain, drains)

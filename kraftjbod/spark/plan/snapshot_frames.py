@@ -36,7 +36,7 @@ def ages(samples: DataFrame, now_s: float) -> DataFrame:
 
 
 def log_dirs(samples: DataFrame) -> DataFrame:
-    """Return the table ``log_dirs`` from ``log_dir_samples``."""
+    """Return the table ``log_dirs``: the newest row of ``log_dir_samples`` of each directory."""
     return as_table(_latest(samples, DIRECTORY), LOG_DIRS)
 
 

@@ -178,7 +178,8 @@ def _crossings(
 def as_tables(
     spark: SparkSession, dirs: Sequence[LogDir], replicas: Sequence[Replica]
 ) -> tuple[DataFrame, DataFrame]:
-    """Return the reports of brokers as the tables ``log_dirs`` and ``replicas``."""
+    """Return ``dirs`` and ``replicas``, which brokers reported, as frames: the tables ``log_dirs``
+    and ``replicas``."""
     return _frame(spark, dirs, LOG_DIRS), _frame(spark, replicas, REPLICAS)
 
 

@@ -186,7 +186,8 @@ def span(windows: DataFrame) -> DataFrame:
 
 
 def dir_summaries(windows: DataFrame) -> DataFrame:
-    """Return DIR_SUMMARY from ``log_dir_windows``: one row per directory."""
+    """Return DIR_SUMMARY, one row per directory in ``log_dir_windows``: its last state, last known
+    sizes, and worst latency."""
     known = F.when(F.col("total_bytes") > 0, F.col("window_end"))
     by_dir = windows.groupBy("broker_id", "path").agg(
         *(
@@ -239,7 +240,11 @@ def bands(windows: DataFrame, bucket_s: float) -> DataFrame:
 
 
 def state_points(samples: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
-    """Return STATE_POINTS from ``log_dir_samples``: the worst state of each bucket, and moves."""
+    """Return STATE_POINTS: for each chosen directory and bucket of ``log_dir_samples``, its worst
+    state, and the numbers of moves.
+
+    :param bucket_s: length of a bucket, in seconds.
+    """
     return with_schema(_states(_of(samples, chosen), bucket_s), STATE_POINTS)
 
 
@@ -289,7 +294,8 @@ def most_skewed(skew: DataFrame, limit: int) -> DataFrame:
 
 
 def audit_counts(differences: DataFrame) -> DataFrame:
-    """Return AUDIT_COUNTS of ``audit_differences``, the most frequent kind first."""
+    """Return AUDIT_COUNTS: the number of rows and topics of each kind of difference in
+    ``audit_differences``, the most frequent kind first."""
     counts = differences.groupBy("difference").agg(
         F.countDistinct("topic").alias("topics"), F.count(F.lit(1)).alias("rows")
     )
@@ -311,7 +317,8 @@ def ingest_counts(ingested: DataFrame, limit: int) -> DataFrame:
 
 
 def move_totals(moves: DataFrame) -> DataFrame:
-    """Return MOVE_TOTALS of ``plan_moves``, one row."""
+    """Return MOVE_TOTALS: one row with the number of rows of ``plan_moves``, how many change
+    brokers, and their bytes."""
     totals = moves.agg(
         F.count(F.lit(1)).alias("moves"),
         F.count_if(F.col("from_broker") != F.col("to_broker")).alias("across_brokers"),

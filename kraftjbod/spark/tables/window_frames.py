@@ -73,7 +73,13 @@ def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
 
 
 def open_windows(samples: DataFrame, closed: DataFrame, window_s: int) -> DataFrame:
-    """Return ``log_dir_windows`` of the windows that are later than all ``closed`` windows."""
+    """Return the rows of ``log_dir_windows`` for the windows that begin after all windows in
+    ``closed``.
+
+    :param samples: rows of ``log_dir_samples``.
+    :param closed: rows of ``log_dir_windows``; if empty, all windows are returned.
+    :param window_s: length of a window, in seconds.
+    """
     newest = closed.agg(F.max("window_start").alias("newest"))
     # The first open window needs the last sample before it, which is in the newest closed window.
     needed = samples.join(
@@ -83,7 +89,8 @@ def open_windows(samples: DataFrame, closed: DataFrame, window_s: int) -> DataFr
 
 
 def all_windows(closed: DataFrame, opened: DataFrame) -> DataFrame:
-    """Return ``log_dir_windows``: the ``closed`` windows, and the later ones of ``opened``."""
+    """Return the rows of ``closed``, and those rows of ``opened`` whose windows begin after all of
+    them."""
     newest = closed.agg(F.max("window_start").alias("newest"))
     return closed.unionByName(_after(opened, newest))
 

@@ -36,5 +36,5 @@ def current_dirs(samples: DataFrame, window_s: int) -> DataFrame:
 
 
 def seconds_before(time: str, seconds: int) -> Column:
-    """Return a time ``seconds`` before the one in the column ``time``."""
+    """Return a column with the time that is ``seconds`` before the time in the column ``time``."""
     return F.col(time) - F.make_dt_interval(secs=F.lit(seconds))

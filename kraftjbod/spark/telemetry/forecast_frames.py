@@ -44,8 +44,10 @@ _DIRECTORY: Final = ("broker_id", "directory_id")
 
 
 def log_dir_forecasts(samples: DataFrame, horizon_s: int) -> DataFrame:
-    """Return ``log_dir_forecasts`` from ``log_dir_samples``.
+    """Return the table ``log_dir_forecasts``: for each directory, the time at which it will be
+    full.
 
+    :param samples: rows of ``log_dir_samples``.
     :param horizon_s: times later than this many seconds after a directory's last sample are null.
     """
     parts = _parts(_since_the_step(_used(samples)))

@@ -31,8 +31,11 @@ _PLACE: Final = ("broker_id", "path")
 
 
 def growth(dirs: DataFrame, replicas: DataFrame, window_s: int) -> DataFrame:
-    """Return ``growth`` from ``log_dir_samples`` and ``replica_samples``.
+    """Return the table ``growth``: for each topic, broker and directory its size, and the growth
+    and the writes per second over the time of the samples.
 
+    :param dirs: rows of ``log_dir_samples``.
+    :param replicas: rows of ``replica_samples``.
     :param window_s: length of a window, in seconds, to find removed directories.
     """
     of_dirs = _dirs(dirs, window_s)
@@ -41,10 +44,14 @@ def growth(dirs: DataFrame, replicas: DataFrame, window_s: int) -> DataFrame:
 
 
 def skew(dirs: DataFrame, replicas: DataFrame, window_s: int) -> DataFrame:
-    """Return ``skew`` from the last ``log_dir_samples`` and ``replica_samples``.
+    """Return the table ``skew``: how unequal the sizes are at the end of the samples.
 
     The scopes are the directories of a ``broker``, the brokers of the ``cluster``, and the replicas
     of a ``topic``, by their bytes.
+
+    :param dirs: rows of ``log_dir_samples``.
+    :param replicas: rows of ``replica_samples``.
+    :param window_s: length of a window, in seconds, to find removed directories.
     """
     current = current_dirs(dirs, window_s).where(F.col("state") != "offline")
     by_broker = current.groupBy("cluster_id", "broker_id").agg(

@@ -38,7 +38,13 @@ _PLACE: Final = ("broker_id", "path")
 
 
 def log_dir_outliers(samples: DataFrame, windows: DataFrame, window_s: int) -> DataFrame:
-    """Return ``log_dir_outliers`` from ``log_dir_samples`` and their ``log_dir_windows``."""
+    """Return the table ``log_dir_outliers``: directories that are slow, failing, saturated, stalled
+    or offline now, or whose broker is silent.
+
+    :param samples: rows of ``log_dir_samples``.
+    :param windows: rows of ``log_dir_windows`` computed from ``samples``.
+    :param window_s: length of these windows, in seconds.
+    """
     current = current_dirs(samples, window_s)
     there = current.select(*_PLACE, "directory_id")
     findings = (

@@ -82,22 +82,26 @@ def said(records: DataFrame) -> DataFrame:
 
 
 def log_dir_samples(records: DataFrame) -> DataFrame:
-    """Return ``log_dir_samples`` from the records of the source."""
+    """Return the table ``log_dir_samples``: one row per valid sample of a log directory among
+    ``records``."""
     return _samples(records, LOG_DIR, LOG_DIR_SAMPLES)
 
 
 def replica_samples(records: DataFrame) -> DataFrame:
-    """Return ``replica_samples`` from the records of the source."""
+    """Return the table ``replica_samples``: one row per valid sample of a replica among
+    ``records``."""
     return _samples(records, REPLICA, REPLICA_SAMPLES)
 
 
 def group_lag(records: DataFrame) -> DataFrame:
-    """Return ``group_lag`` from the records of the source."""
+    """Return the table ``group_lag``: one row per valid sample of a group's lag among
+    ``records``."""
     return _samples(records, LAG, GROUP_LAG)
 
 
 def rejects(records: DataFrame) -> DataFrame:
-    """Return ``telemetry_rejects``: the records that are not valid samples."""
+    """Return the table ``telemetry_rejects``: the records that are not valid samples, with the
+    reason."""
     rejected = said(records).where(F.col("reason").isNotNull())
     return rejected.select(
         *(F.col(field.name).cast(field.dataType) for field in TELEMETRY_REJECTS.fields)

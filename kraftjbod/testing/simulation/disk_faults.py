@@ -58,7 +58,7 @@ _KINDS: Final = (
     "remove_tree",
     "list_dir",
 )
-#: The faults that :meth:`DiskFaults.begin` injects.
+#: The faults that :meth:`DiskFaults.begin_fault` injects.
 FAULTS: Final = (
     *(DiskFault.EIO, DiskFault.EIO_ONCE, DiskFault.WRITEBACK, DiskFault.CLUTTER, DiskFault.HANG),
     *(DiskFault.SLOW, DiskFault.FULL, DiskFault.UNMOUNT, DiskFault.WIPE),

@@ -101,7 +101,8 @@ class SimulatedNode(SimulatedHost, ABC):
 
 
 class SimulatedController(SimulatedNode):
-    """A host with a controller."""
+    """A host with a controller; ``daemon`` is that of its newest process, None until that has
+    begun."""
 
     #: The daemon of the newest process.
     daemon: ControllerServer | None = None
@@ -120,13 +121,15 @@ class SimulatedController(SimulatedNode):
 
     @property
     def is_active(self) -> bool:
-        """Whether the controller considers itself active. It may have been replaced unnoticed."""
+        """Whether the controller considers itself active; another one may be active already. False
+        if its process does not run."""
         controller = None if self.daemon is None or not self.is_up else self.daemon.controller
         return controller is not None and controller.is_active
 
     @property
     def state(self) -> MetadataState | None:
-        """The metadata that this controller has replayed; None before that."""
+        """The metadata that this controller has replayed; None before that, and if its process does
+        not run."""
         controller = None if self.daemon is None or not self.is_up else self.daemon.controller
         return None if controller is None else controller.state
 
@@ -138,7 +141,7 @@ class SimulatedController(SimulatedNode):
 
 
 class SimulatedBroker(SimulatedNode):
-    """A host with a broker."""
+    """A host with a broker; ``daemon`` is that of its newest process, None until that has begun."""
 
     #: The daemon of the newest process.
     daemon: BrokerServer | None = None
@@ -170,7 +173,7 @@ class SimulatedBroker(SimulatedNode):
 
 
 class SimulatedClient(SimulatedHost):
-    """A host that runs coroutines of a test."""
+    """A host without a daemon, on which a test runs coroutines and Kafka clients."""
 
     def __init__(self, cluster: SimulatedCluster, name: str) -> None:
         super().__init__(cluster.world, cluster.network, name, self._wait)
@@ -344,7 +347,8 @@ class SimulatedCluster:
         )
 
     def client(self, name: str) -> SimulatedClient:
-        """Return the client host of that name; the first call creates and starts it."""
+        """Return the client host of that name; the first call creates and starts it. A later call
+        does not start a killed host again."""
         if name not in self.clients:
             self.clients[name] = SimulatedClient(self, name)
             self.clients[name].start()

@@ -44,7 +44,8 @@ class Trace:
 
     @property
     def hash(self) -> str:
-        """Hash of everything so far, 32 hexadecimal digits."""
+        """Hash of all lines and steps of time so far, 32 hexadecimal digits: equal for equal
+        runs."""
         self._hash_all()
         return self._hash.hexdigest()
 
@@ -72,7 +73,8 @@ class Trace:
             self._hash_all()
 
     def event(self, host: str, event: Mapping[str, Any]) -> None:
-        """Add an event that a daemon logged."""
+        """Add an event that a daemon of ``host`` logged; an event with an exception is also kept in
+        ``bugs``."""
         self.events.append({"host": host, "at_ms": self.now_us() // 1000, **event})
         name, level = event.get("event"), event.get("level", "info")
         fields = " ".join(
