@@ -252,6 +252,8 @@ class RaftDriver:
             # A failure here was logged by the directory. The close writes only the log end, which
             # matters only if the end of the log rots before the next start.
             with suppress(KafkaStorageError, LogDirImpairedError):
+                if self._replica_work is not None:
+                    await self._replica_work.drop_part()
                 committed = self._core.applicable_offset
                 close = partial(self._store.close, committed_offset=committed)
                 await self._log_dir.run_operation(OpKind.CLOSE, close)
@@ -612,6 +614,7 @@ class RaftDriver:
                 work.write_later(Writable(ready.entries, ready.generation))
             for taken in ready.slices:
                 work.write_later(taken)
+            work.note_committed(core)
             for read in ready.reads:
                 work.read(core, read)
         self._publish(core)

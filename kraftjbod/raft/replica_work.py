@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -124,6 +125,10 @@ class ReplicaWork:
                 else:
                     await self._append(*self._with_followers(item))
                 self._changed()
+            if self._is_part_covered(core):
+                # After a refusal of an impaired disk, the next commit repeats this.
+                with suppress(LogDirImpairedError):
+                    await self.drop_part()
             await self._work.wait()
 
     def _with_followers(self, first: Writable) -> Writable:
@@ -146,6 +151,27 @@ class ReplicaWork:
         return Writable(entries, generation)
 
     # --- receiving a snapshot --------------------------------------------------------------------
+
+    def note_committed(self, core: RaftCore) -> None:
+        """Remove the received part of a snapshot soon if the log covers it now: a new leader may
+        have sent the entries instead.
+        """
+        if self._is_part_covered(core):
+            self._work.set()
+
+    def _is_part_covered(self, core: RaftCore) -> bool:
+        return self._part is not None and self._part.last_offset <= core.committed_offset
+
+    async def drop_part(self) -> None:
+        """Close and remove the received part of a snapshot, if there is any.
+
+        :raises KafkaStorageError: the metadata directory fails.
+        :raises LogDirImpairedError: the disk hangs. The part stays.
+        """
+        part = self._part
+        if part is not None:
+            await self._log_dir.run_operation(OpKind.FLUSH, part.discard)
+            self._part = None
 
     async def _take_slice(self, core: RaftCore, taken: SnapshotSlice) -> None:
         try:

@@ -122,6 +122,10 @@ class SnapshotPart:
         self.size_bytes += len(piece)
 
     @property
+    def last_offset(self) -> int:
+        return self._last_offset
+
+    @property
     def crc(self) -> int:
         """CRC of the voters and of the payload that was appended so far."""
         return self._crcs.whole

@@ -31,7 +31,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 def test_pytest_plugin_runs_the_example_of_the_documentation(tmp_path: Path) -> None:
     text = (ROOT / "docs/testing.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     (tmp_path / "test_my_app.py").write_text(example)
     done = run_pytest(tmp_path)
     assert "1 passed" in done.stdout, done.stdout + done.stderr

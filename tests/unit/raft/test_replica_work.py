@@ -136,3 +136,38 @@ async def test_replica_work_received_snapshot_is_installed_only_with_a_correct_c
         ends = {"metadata_snapshot_failed", "metadata_reloaded"}
         await until(lambda: ends & {event["event"] for event in events})
     assert late.payloads == ([b"a"] if crc else [b"a", b"b"])
+
+
+@pytest.mark.parametrize("ends_by", ["commit", "stop"])
+async def test_replica_work_removes_a_part_of_a_snapshot_that_entries_replaced(
+    net: Net, ends_by: str
+) -> None:
+    """A leader that has the entries succeeds the one that began to send a snapshot."""
+    leader = await net.leader()
+    late = next(n for n in net.nodes.values() if n is not leader)
+    await leader.propose(b"a")
+    await until(lambda: late.payloads == [b"a"])
+    core: RaftCore = late.driver.core
+    late.driver.receive(
+        SnapshotSlice(
+            sender=leader.driver.core.key,
+            to=core.key,
+            term=core.term,
+            snapshot=SnapshotId(late.offset + 2, core.term),
+            position=0,
+            data=b"a,b",
+            is_last=False,
+        )
+    )
+    directory = f"{PATH}/__cluster_metadata-0"
+
+    def parts() -> list[str]:
+        return [i.name for i in late.vfs.list_dir(directory) if i.name.endswith(".part")]
+
+    await until(lambda: parts() != [])
+    if ends_by == "commit":
+        await leader.propose(b"b", b"c", b"d")
+        await until(lambda: late.payloads == leader.payloads)
+    else:
+        await late.stop()
+    await until(lambda: parts() == [])
