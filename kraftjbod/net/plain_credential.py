@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
-
-from kraftjbod.protocol.rpc_login_messages import LoginRequestRpc
+from typing import ClassVar, Final
 
 PLAIN: Final = "PLAIN"
 #: Share of a session's lifetime after which a client logs in again; Kafka's is 0.85 to 0.95.
@@ -16,8 +14,12 @@ RENEWAL_SHARE: Final = 0.85
 class PlainCredential:
     """User and password with which this side logs in. Its representation shows no password."""
 
+    mechanism: ClassVar = PLAIN
+
     user: str
     password: str = field(repr=False)
 
-    def make_request(self) -> LoginRequestRpc:
-        return LoginRequestRpc(mechanism=PLAIN, token=f"\0{self.user}\0{self.password}".encode())
+    @property
+    def token(self) -> bytes:
+        """The message of PLAIN (RFC 4616), without an authorization id."""
+        return f"\0{self.user}\0{self.password}".encode()

@@ -32,7 +32,7 @@ from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.net.plain_credential import RENEWAL_SHARE, PlainCredential
 from kraftjbod.protocol.framing import Frame
 from kraftjbod.protocol.rpc_codec import decode_response, encode_request
-from kraftjbod.protocol.rpc_login_messages import LoginResponseRpc
+from kraftjbod.protocol.rpc_login_messages import LoginRequestRpc, LoginResponseRpc
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
@@ -220,7 +220,8 @@ class _Link:
         """
         # Before the request, because the peer's time begins before its response arrives.
         began_s = self._now_s()
-        response = await self.exchange(credential.make_request(), _ONE_MORE, None)
+        request = LoginRequestRpc(mechanism=credential.mechanism, token=credential.token)
+        response = await self.exchange(request, _ONE_MORE, None)
         assert isinstance(response, LoginResponseRpc), response
         lifetime_s = response.session_lifetime_ms / 1000
         self._login_due_s = began_s + lifetime_s * RENEWAL_SHARE if lifetime_s > 0 else None

@@ -24,10 +24,8 @@ import click
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient, parse_bootstrap
 from kraftjbod.cli.clients.first_contact import controllers_at, reach
-from kraftjbod.core.config_references import resolve_references
 from kraftjbod.core.errors import ConfigError, KraftJbodError
 from kraftjbod.core.properties import parse_properties
-from kraftjbod.core.reference_reader import ReferenceReader
 from kraftjbod.core.version import package_version
 from kraftjbod.net.dialer import PLAIN, Dialer
 
@@ -434,6 +432,10 @@ def replace_references(
     :param keys: the keys whose values are needed, others are left out; None for all.
     :raises ConfigError: naming ``source``, the key and the reference that cannot be replaced.
     """
+    # These import pydantic, which would double the cost of a health check without a file.
+    from kraftjbod.core.config_references import resolve_references
+    from kraftjbod.core.reference_reader import ReferenceReader
+
     reader = ReferenceReader(os.environ, os.getcwd())
     return resolve_references(values, reader.read_reference, source=source, keys=keys).values
 

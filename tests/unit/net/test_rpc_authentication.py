@@ -93,6 +93,11 @@ async def test_rpc_login_at_listener_without_sasl_fails_with_a_reason() -> None:
         client.close()
 
 
+def _login(user: str) -> LoginRequestRpc:
+    credential = PlainCredential(user, PASSWORD)
+    return LoginRequestRpc(mechanism=credential.mechanism, token=credential.token)
+
+
 async def test_rpc_client_logs_in_again_before_the_session_ends() -> None:
     async with serving(sasl=sasl(max_reauth_ms=200)) as (server, _, handler):
         client = new_client(server.port, dialer=dialer("broker-7"))
@@ -111,7 +116,7 @@ async def test_rpc_client_logs_in_again_before_the_session_ends() -> None:
 async def test_rpc_request_after_the_session_closes_the_connection() -> None:
     async with serving(sasl=sasl(max_reauth_ms=1)) as (server, _, handler):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(encode_request(0, PlainCredential("broker-7", PASSWORD).make_request()))
+        writer.write(encode_request(0, _login("broker-7")))
         length = int.from_bytes(await reader.readexactly(4))
         await reader.readexactly(length)
         await asyncio.sleep(0.01)
@@ -127,7 +132,7 @@ async def test_rpc_connection_keeps_its_user() -> None:
     async with serving(sasl=sasl()) as (server, _, _handler):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for number, user in enumerate(("broker-7", "broker-8")):
-            request = PlainCredential(user, PASSWORD).make_request()
+            request = _login(user)
             writer.write(encode_request(number, request))
             answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
         assert b"Authentication failed" in answer
