@@ -419,8 +419,8 @@ class ReplicaReads:
     def end_of_epoch(
         self, topic_partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int
     ) -> tuple[int, int]:
-        """Return the largest known epoch that is at most ``leader_epoch``, and its end offset; (-1,
-        -1) if there is none.
+        """Return the answer of OffsetForLeaderEpoch, as ``leader_epochs.end_offset_for``. The epoch
+        in which this broker leads is known from its start on.
 
         :raises OperatingError: this broker does not lead, or leads in another epoch than
             ``current_leader_epoch``.

@@ -176,7 +176,8 @@ class MarkerQueue:
         codes: Mapping[tuple[int, TopicPartition], ErrorCode],
         now_ms: int,
     ) -> list[Outcome]:
-        """Handle a broker's response and return the results per transaction.
+        """Handle a broker's response. Return the progress of each transaction that made any: the
+        partitions that need no marker any more, or the error for which the queue dropped it.
 
         :param codes: the response's codes by producer id and partition. A marker without a code is
             retried.

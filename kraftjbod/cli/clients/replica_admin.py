@@ -80,11 +80,12 @@ class StrayReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirDescription:
-    """One log directory; byte values are -1 if the broker does not report them.
+    """One log directory. ``total_bytes`` and ``usable_bytes`` are -1 if they are not reported.
 
-    Only kraftjbod reports the fields with a default. ``state`` is "online", "saturated", "stalled"
-    or "offline"; in :class:`RegisteredBroker` it is "down" or "offline". ``queued_assignments``
-    counts replicas whose directory the controller does not know yet. Times are wall-clock ms.
+    Only kraftjbod reports the fields with a default, which is their value if they are not reported.
+    ``state`` is "online", "saturated", "stalled" or "offline"; in :class:`RegisteredBroker` it is
+    "down" or "offline". ``queued_assignments`` counts replicas whose directory the controller does
+    not know yet. Times are wall-clock ms.
     ``last_scrub_ms`` is also None if no scrub was completed.
     """
 

@@ -40,7 +40,7 @@ def entry(offset: int, *records: Record) -> MetadataEntry:
     return MetadataEntry(offset=offset, epoch=1, payload=payload)
 
 
-async def test_metadata_loader_replays_entries_in_order_and_once() -> None:
+async def test_metadata_loader_replays_entries_in_order_and_reports_the_applied_offset() -> None:
 
     entries = [entry(10, topic(), partition()), entry(11, CONFIG)]
 

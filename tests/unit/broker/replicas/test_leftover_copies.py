@@ -359,7 +359,7 @@ async def test_replica_with_two_strays_is_reported_lost() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-async def test_stray_without_a_mark_counts_in_the_leader_epoch_of_its_last_record(
+async def test_stray_without_a_mark_is_restored_only_in_the_leader_epoch_of_its_last_record(
     epoch: int,
 ) -> None:
     disks = await disks_with_a_stray()

@@ -148,7 +148,7 @@ _BY_COMMAND = "kraftjbod-cluster"
 
 
 @pytest.mark.parametrize("name", [name for name in TOOLS if name != _PIPELINE])
-def test_tools_have_version_json_and_timeout_options(name: str) -> None:
+def test_tools_have_version_and_json_and_those_of_a_cluster_timeout(name: str) -> None:
     (line,) = [text for text in _PROJECT.splitlines() if text.startswith(f"{name} = ")]
     module, _, function = line.split('"')[1].partition(":")
     root = getattr(importlib.import_module(module), function)

@@ -112,7 +112,7 @@ def test_unusable_keystore_error_says_what_to_do(
         (KEY.encode(), {"ssl_truststore_type": "PEM"}, "no certificate that can be read"),
     ],
 )
-def test_unusable_truststore_error_says_what_to_do(
+def test_unusable_truststore_error_names_the_problem(
     tmp_path: Path, content: bytes | None, values: dict[str, str], problem: str
 ) -> None:
     if content is not None:
