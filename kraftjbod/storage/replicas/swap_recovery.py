@@ -46,6 +46,7 @@ from kraftjbod.storage.replicas.dir_loading import DirLoading, LoadedDir
 from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from kraftjbod.storage.replicas.replica_swap import PurgeLater, ReplicaSwap, TryAgain
+from kraftjbod.storage.vfs import Vfs
 
 
 class Orphan(NamedTuple):
@@ -248,7 +249,7 @@ class SwapRecovery:
 
         def rename() -> None:
             vfs.unlink_if_exists(f"{source}/{PARTITION_METADATA}")
-            vfs.rename(source, path)
+            _rename_if_exists(vfs, source, path)
 
         await self._rename_and_purge(log_dir, rename, path, broken.topic_partition)
 
@@ -341,7 +342,10 @@ class SwapRecovery:
             self._purge_later(log_dir, directory, None)
             return
         path = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.DELETE)
-        await self._rename_and_purge(log_dir, lambda: log_dir.vfs.rename(directory, path), path, tp)
+        vfs = log_dir.vfs
+        await self._rename_and_purge(
+            log_dir, lambda: _rename_if_exists(vfs, directory, path), path, tp
+        )
 
     async def _rename_and_purge(
         self, log_dir: LogDir, rename: Callable[[], None], path: str, tp: TopicPartition
@@ -366,6 +370,12 @@ class SwapRecovery:
         path = f"{directory}/{PARTITION_METADATA}"
         data = await log_dir.run_operation(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
         return parse_partition_metadata("" if data is None else data.decode(errors="replace"), path)
+
+
+def _rename_if_exists(vfs: Vfs, source: str, target: str) -> None:
+    """Rename the directory ``source``. An operator may have removed it since it was listed."""
+    if vfs.exists(source):
+        vfs.rename(source, target)
 
 
 def _replicas_in(loaded: Sequence[LoadedDir]) -> set[TopicPartition]:

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.ids import TopicId
-from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.vfs import DirEntry, OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, chores, directory_id, format_dir, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -347,6 +348,38 @@ async def test_swap_recovery_drops_an_unreadable_future_copy(name: str) -> None:
     await chores(node.manager, node.target).purge_due()
     assert node.names(1) == []
     await move_to_end(node)
+
+
+@pytest.mark.parametrize("kind", ["delete", "future"])
+async def test_swap_recovery_of_a_leftover_that_vanishes_has_nothing_to_remove(kind: str) -> None:
+    """An operator removes the directory after the start listed it and before it is renamed."""
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    await node.manager.close(1)
+    leftover = f"/d2/t-0.{MOVE.hex()}-{kind}"
+    if kind == "delete":
+        node.disks[1].rename(f"/d2/{FUTURE}", leftover)
+    else:
+        node.disks[1].open(f"{leftover}/partition.metadata", OpenMode.READ_WRITE).truncate(3)
+    d1, d2 = (open_dir(disk, f"/d{i}", i) for i, disk in enumerate(node.disks, 1))
+    manager = manager_of([d1, d2], CONFIG, node.clock)
+    list_dir = d2.vfs.list_dir
+
+    def list_then_remove(path: str, *, sized: str | None = None) -> list[DirEntry]:
+        entries = list_dir(path, sized=sized)
+        if path == "/d2":
+            node.disks[1].remove_tree(leftover)
+        return entries
+
+    d2.vfs.list_dir = list_then_remove  # type: ignore[method-assign]
+    with capture_logs() as events:
+        await manager.load()
+    assert {event["event"] for event in events} <= {"future_copy_unreadable"}
+    assert d2.state is LogDirState.ONLINE
+    node.clock.ms += CONFIG.file_delete_delay_ms
+    await chores(manager, d2).purge_due()
+    assert node.names(1) == []
 
 
 async def undone_swap() -> Node:
