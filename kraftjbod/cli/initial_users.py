@@ -43,7 +43,8 @@ def initial_users(
     """Parse the values of ``--add-scram``.
 
     :param level: level of ``metadata.version`` with which the cluster begins.
-    :param values: the node's configuration, whose node principals no user may have.
+    :param values: the node's configuration. A user may have a principal of its nodes only with the
+        mechanism by which brokers log in to each other.
     :raises StartupError: a value is malformed, or a user is not allowed.
     """
     users = tuple(_user(text, random_bytes) for text in texts)

@@ -74,8 +74,8 @@ _NOBODY: Final = BrokerId(-1)
 class ReplicationControlManager:
     """Decides leaders, in-sync replicas and directories of partitions.
 
-    Returns records; the replay of the records changes the metadata. The only state of its own is a
-    queue of partitions to decide later (:meth:`follow_up`).
+    Its methods return records, and the replay of these records changes the metadata. The manager
+    itself keeps only a queue of partitions to decide later (:meth:`follow_up`).
     """
 
     def __init__(

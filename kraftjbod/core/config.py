@@ -177,7 +177,7 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
         """Address at which other nodes reach this controller.
 
         The source is ``advertised.listeners``, else ``controller.quorum.voters``, else
-        ``listeners``.
+        ``listeners``, whose host 0.0.0.0 becomes ``localhost``.
         """
         endpoint = self.endpoint
         named = [said for said in self.advertised_listeners if said.name == endpoint.name]
@@ -237,7 +237,8 @@ def require_dynamic(
 
     :param models: models with the dynamic keys of a node; each key has to belong to one of them.
     :param node: kind of the node, for the error message.
-    :raises ConfigError: naming ``source`` and each key that is not dynamic or has a wrong value.
+    :raises ConfigError: naming ``source`` and the keys that concern security, are not dynamic, or
+        have a wrong value. Only the first of these kinds is reported.
     """
     known = frozenset[str]().union(*(model.keys() for model in models))
     if DynamicBrokerConfig in models:
@@ -617,7 +618,8 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
         """Addresses that clients receive: ``advertised.listeners``, or ``listeners`` if that is not
         set.
 
-        A wildcard host in ``listeners`` is advertised as 127.0.0.1.
+        An empty host or 0.0.0.0 in ``listeners`` is advertised as 127.0.0.1, any other host as it
+        is.
         """
         return self.advertised_listeners or tuple(
             endpoint._replace(host="127.0.0.1") if endpoint.host == ANY_HOST else endpoint

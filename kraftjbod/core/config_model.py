@@ -131,7 +131,7 @@ def split_list(value: object) -> object:
 
 
 def config_text(value: object) -> str:
-    """Return a value as Kafka writes it in a properties file."""
+    """Return a value as Kafka writes it in a properties file; asterisks for a secret."""
     if isinstance(value, bool):
         return str(value).lower()
     # Some tuple types, such as CleanupPolicy, define their own text form.

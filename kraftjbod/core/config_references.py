@@ -121,6 +121,8 @@ class ResolvedValues:
     def redacted(self, message: str) -> str:
         """Return an error message about the values, without texts that references stand for.
 
+        Each such text of at least 6 characters is replaced by its reference.
+
         Values of passwords occur in no message. This is for other keys, whose messages quote
         values, because a wrong reference may stand for a secret.
         """
@@ -149,7 +151,8 @@ def declared_providers(values: Mapping[str, str], *, source: str) -> dict[str, P
     """Return the providers by name: those that need no declaration, and those of
     ``config.providers``.
 
-    :raises ConfigError: naming ``source``, and a key about a provider that is not as in Kafka.
+    :raises ConfigError: naming ``source``: the class or a parameter of a provider is unknown, or
+        ``allowlist.pattern`` is no regular expression.
     """
     names = list_items(values.get(PROVIDERS_KEY, ""))
     providers = dict(_BUILT_IN)
@@ -205,7 +208,8 @@ def resolve_references(
     :param read: returns the text that a reference stands for.
     :param source: path or other name of the configuration, for error messages.
     :param keys: the keys whose values are needed, others are left out; None for all.
-    :raises ConfigError: naming ``source``, and the key and the reference that cannot be replaced.
+    :raises ConfigError: naming ``source``, and the key and the reference that cannot be replaced;
+        or there are more than 1,000 references.
     """
     providers = declared_providers(values, source=source)
     resolved: dict[str, str] = {}

@@ -21,7 +21,7 @@ class ErrorCode(IntEnum):
     """Kafka's numeric error codes, as sent on the wire.
 
     A code of a newer peer that this version does not know keeps its number. Such a code is treated
-    like any unexpected error.
+    like any unexpected error. FOREIGN_METADATA is not Kafka's, but this project's.
     """
 
     UNKNOWN_SERVER_ERROR = -1

@@ -33,7 +33,8 @@ _UUID_TEXT_CHARS: Final = 22
 class Uuid(bytes):
     """Id of sixteen bytes.
 
-    The text form is 22 characters of unpadded URL-safe base64, as in Kafka.
+    The text form is 22 characters of unpadded URL-safe base64, as in Kafka. The constructor raises
+    InvalidUuidText if its argument has another length.
     """
 
     __slots__ = ()

@@ -46,7 +46,7 @@ class _Token:
 def parse_jaas(text: str) -> JaasEntry:
     """Parse the value of ``sasl.jaas.config``, which has exactly one entry.
 
-    :raises ValueError: the message has the expected token and the position, without the text.
+    :raises ValueError: the message names the problem, and does not quote the text.
     """
     tokens = iter([*_tokens(text)])
     module = _word(tokens, "the class of a login module")

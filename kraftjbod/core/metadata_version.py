@@ -86,7 +86,9 @@ class MetadataVersion(IntEnum):
 
     @property
     def default_features(self) -> dict[str, int]:
-        """Levels, by feature name, with which a new cluster of this release is formatted."""
+        """Levels, by feature name, with which a new cluster of this release is formatted.
+
+        ``kraft.version`` is not included."""
         features = {METADATA_VERSION: self.value}
         if self >= MetadataVersion.IV_4_3_IV0:
             features |= {ELIGIBLE_LEADER_REPLICAS_VERSION: 1, TRANSACTION_VERSION: 2}

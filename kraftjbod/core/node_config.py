@@ -387,8 +387,10 @@ class NodeConfig(DynamicNodeConfig, ConnectionLimitKeys, StorageSettings, SslCon
         return parts
 
     def require_closed_cluster_listeners(self) -> None:
-        """Require that other hosts cannot reach a listener between nodes, or that nodes prove who
-        they are there (``cluster.node.principals``).
+        """Require that other hosts cannot reach this node's listeners between nodes, or that nodes
+        prove who they are there (``cluster.node.principals``).
+
+        Other hosts may not reach a SASL_PLAINTEXT listener between nodes in either case.
 
         ``allow.insecure.cluster.listener`` permits every listener.
 
@@ -495,7 +497,7 @@ class NodeConfig(DynamicNodeConfig, ConnectionLimitKeys, StorageSettings, SslCon
     @classmethod
     def served_keys(cls, values: Mapping[str, str]) -> Collection[str]:
         """Return the keys that this node reads: all keys of the model, and the keys in ``values``
-        whose names contain the name of a listener."""
+        that override a key of the model for one listener."""
         return {*cls.keys(), *served_listener_keys(values, cls._listener_keys())}
 
     @classmethod
@@ -537,7 +539,9 @@ class NodeConfig(DynamicNodeConfig, ConnectionLimitKeys, StorageSettings, SslCon
 
     @property
     def controller_listener(self) -> str:
-        """Name of the listener by which brokers and controllers reach the controllers."""
+        """Name of the listener by which brokers and controllers reach the controllers: the first
+        of ``controller.listener.names``.
+        """
         return self.controller_listener_names[0]
 
     @property

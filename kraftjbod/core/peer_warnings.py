@@ -37,6 +37,9 @@ class _Window:
 class PeerWarnings:
     """Limits how often each kind of warning about each peer is logged, and counts the rest.
 
+    Five events of a kind and peer are logged per minute. Beyond 1,000 kinds and peers, all further
+    peers count together as ``*``.
+
     :param now_s: returns monotonic time in seconds.
     """
 
@@ -46,7 +49,7 @@ class PeerWarnings:
         self._windows: dict[tuple[str, str], _Window] = {}
 
     def admit(self, event: str, host: str) -> int | None:
-        """Count an event. Return None if it must not be logged.
+        """Count an event about the peer ``host``. Return None if the event must not be logged.
 
         Otherwise return how many such events were left out since the last one that was logged.
         """

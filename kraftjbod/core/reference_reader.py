@@ -31,7 +31,10 @@ CREDENTIALS_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
 
 
 class ReferenceReader:
-    """Reads the texts of references. Each file is read once per reader.
+    """Reads the texts of references. A properties file is read once per reader, and the file of any
+    other reference each time.
+
+    ``open_files`` has the paths of the files read so far that every user of the host can read.
 
     :param variables: the environment variables of the process.
     :param base_dir: directory of relative paths.

@@ -72,7 +72,7 @@ _PARTS: Final = frozenset(
 _WHAT_TO_DO: Final = (
     "Listeners have the protocols PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL. A listener with "
     "another protocol is refused, and not served without encryption. Remove these keys and "
-    "protocols: use one of those."
+    "protocols, and give each listener one of the four protocols."
 )
 
 

@@ -275,7 +275,8 @@ class TopicConfig(KeyedModel):
         """Return this configuration with the overrides of a topic.
 
         :param source: origin of the overrides, for error messages.
-        :raises ConfigError: naming ``source`` and each key that is unknown or has a wrong value.
+        :raises ConfigError: naming ``source``: keys are unknown; or else have wrong values; or else
+            the overrides make ``min.compaction.lag.ms`` exceed ``max.compaction.lag.ms``.
         """
         unknown = unknown_keys(TopicConfig, overrides)
         if unknown:

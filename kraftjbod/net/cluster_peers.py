@@ -104,7 +104,8 @@ class ClusterPeers:
         """Return whether ``host`` is a member; if it is unknown, wait up to 2 s for names to be
         resolved.
 
-        Names are resolved at most once per second, however many unknown hosts send requests.
+        Names are resolved at most once per second, however many unknown hosts send requests. While
+        1,000 calls wait, further calls return at once.
         """
         if self.allows(host):
             return True

@@ -136,8 +136,7 @@ class Connection(asyncio.BufferedProtocol):
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Send ``buffers`` in order; they must not change until they are sent.
 
-        Buffers written to a closing connection are dropped. The receiver's ``connection_closed`` is
-        called then.
+        Buffers written before the connection is open, or after it began to close, are dropped.
         """
         if self._transport is not None and self._close_reason is None:
             if self.is_write_paused and self._memory is not None:
@@ -196,7 +195,9 @@ class Connection(asyncio.BufferedProtocol):
         self.abort(reason)
 
     def refuse(self, error: RemoteProtocolError) -> None:
-        """Log that the peer violated the protocol, and close at once."""
+        """Log that the peer violated the protocol, and close at once. No effect on a connection
+        that is closing.
+        """
         if self._close_reason is None:
             _log.warning("connection_broke_protocol", peer=self.peer, reason=str(error))
             self.abort(str(error))

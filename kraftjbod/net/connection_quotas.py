@@ -26,6 +26,7 @@ class QuotaLimits:
     pending: int = 0
     """Additional connections that wait to be identified as brokers."""
     pending_ms: int = 5_000
+    """A connection that is pending for longer is aborted."""
     max_per_host: int = 2**31 - 1
     per_host: Mapping[str, int] = field(default_factory=dict)
     """Limits of addresses that differ from ``max_per_host``."""

@@ -108,6 +108,7 @@ class KafkaConnection:
         :param login: authenticates this side on the new connection, such as by SASL.
         :raises ConnectionLostError: the connection failed.
         :raises RequestTimedOutError: the broker accepts connections but does not answer.
+        :raises OperatingError: the broker does not report its versions, or an error of ``login``.
         """
 
         def make(connection: Connection) -> KafkaConnection:

@@ -342,7 +342,7 @@ class _Accepted:
 
 
 class _Held:
-    """The receiver of a held connection: ignores what was read before the pause."""
+    """The receiver of a held connection: ignores frames received before the pause."""
 
     def __init__(self, listener: Listener, connection: Connection) -> None:
         self._listener = listener

@@ -178,9 +178,10 @@ class Ledger:
         return list(self._holdings)
 
     def sweep(self, now_s: float) -> None:
-        """Close peers without progress in the time limit.
+        """Abort peers without progress in the time limit, unless this side does not read from them.
 
-        If connections wait for memory, also close the slowest peers and resume connections.
+        If connections wait for memory, also abort the slowest peers that are no brokers, and
+        resume waiting connections while memory is free.
 
         :param now_s: event loop time.
         """

@@ -47,8 +47,10 @@ class PeerLink(Generic[T]):
     ) -> None:
         """:param make_request: returns the request that carries some messages.
         :param size_of: returns the size of a message in bytes.
-        :param timeout_ms: time limit of the peer to acknowledge messages.
-        :param on_lost: called when the connection was lost or could not be opened.
+        :param timeout_ms: time limit of the peer to acknowledge messages. After it the connection
+            is aborted.
+        :param on_lost: called when the connection was lost or could not be opened, perhaps more
+            than once. The queue is dropped then.
         :param on_refused: called when the peer rejects the messages.
         :param dialer: opens the connections.
         """

@@ -67,7 +67,8 @@ class RpcAuthentication:
         """Return the answer to a login. Return None for another request of a node that is logged
         in, which the caller must handle.
 
-        :raises RemoteProtocolError: the request came before the login.
+        :raises RemoteProtocolError: the request came before the login, or after a failed one; or a
+            login is malformed.
         :raises UnansweredError: the session expired.
         """
         correlation_id, pending.api = request_head(pending.frame)

@@ -58,7 +58,8 @@ class RpcClient:
         on_lost: Callable[[], None] | None = None,
         dialer: Dialer = PLAIN,
     ) -> None:
-        """:param on_lost: called when a connection closes that this side did not close.
+        """:param on_lost: called when a connection closes before :meth:`close` was called, also
+            after :meth:`drop`.
         :param dialer: opens the connections.
         """
         self._host = host

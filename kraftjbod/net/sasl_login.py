@@ -48,7 +48,9 @@ class SaslLogin:
         """Log in, and return the lifetime of the session in ms; 0: unlimited.
 
         :raises OperatingError: UNSUPPORTED_SASL_MECHANISM, or SASL_AUTHENTICATION_FAILED with the
-            broker's message.
+            broker's message; or the broker does not answer.
+        :raises RemoteProtocolError: a message of SCRAM is malformed, or does not prove that the
+            broker knows the password.
         """
         request = SaslHandshakeRequest(mechanism=self.mechanism)
         answer = await connection.request(

@@ -27,7 +27,8 @@ def named_in_parts(request: AlterConfigsRequest) -> Iterator[tuple[int, tuple[st
     """Yield a resource type and names of its resources, in lists short enough for one forwarded
     request.
 
-    Duplicate names are merged, and names that are too long to exist are omitted.
+    Duplicate names are merged. Names that are too long to exist, and resources of the request
+    beyond the first 10,000, are omitted.
     """
     first = request.resources[:MAX_ITEMS_PER_REQUEST]
     for kind in sorted({resource.resource_type for resource in first}):
@@ -41,7 +42,7 @@ def named_in_parts(request: AlterConfigsRequest) -> Iterator[tuple[int, tuple[st
 def as_changes(
     request: AlterConfigsRequest, present: Mapping[tuple[int, str], Collection[str]]
 ) -> IncrementalAlterConfigsRequest:
-    """Return ``request`` as incremental changes.
+    """Return ``request`` as incremental changes. Overrides that it does not name are deleted.
 
     :param present: keys that currently have an override, by type and name of the resource.
     """

@@ -43,7 +43,7 @@ MAX_RESPONSE_ELEMENTS: Final = 16_000_000
 
 
 class ApiKey(IntEnum):
-    """The APIs that kraftjbod serves, by Kafka's numbers."""
+    """The APIs that kraftjbod serves, by Kafka's numbers; from 10,000 on by its own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -277,7 +277,8 @@ def decode_body(
     """Decode the message ``name`` from ``position`` to the end of ``view``.
 
     :param max_elements: limit of the array elements and tagged fields.
-    :raises RemoteProtocolError: the bytes are malformed, or bytes are left over.
+    :raises RemoteProtocolError: the bytes are malformed, there are too many elements, or bytes are
+        left over. MetadataRequest and AlterUserScramCredentialsRequest may leave bytes.
     """
     read, _ = _functions(name, version)
     end = len(view)
@@ -507,6 +508,7 @@ def api_versions_response(
     """Return the buffers of the response to an ApiVersions request: the served APIs and features.
 
     A request of a higher version than supported gets version 0 and UNSUPPORTED_VERSION (KIP-511).
+    A supported feature whose lowest level is 0 is listed from version 4 on.
 
     :param asker: software name of the client. APIs of this project are listed only for its own
         clients, and APIs that are new in Kafka also for Kafka's clients.

@@ -95,7 +95,7 @@ class TimestampType(IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The parsed header of a batch, its first 61 bytes.
+    """The parsed header of a batch, its first 61 bytes. Timestamps are wall-clock ms.
 
     A tuple is faster than a dataclass: Produce and Fetch parse a header per batch.
     """
@@ -237,6 +237,8 @@ def offset_after_empty(buf: Buffer) -> int | None:
 
     None means that a batch has records, or that ``buf`` has no batch. Compaction leaves batches
     without records.
+
+    :raises CorruptRecordError: a header is malformed.
     """
     after = None
     for _, header in batches(buf):

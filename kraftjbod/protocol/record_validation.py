@@ -49,7 +49,10 @@ _QUICK_UNPACKED_BYTES: Final = 512 * 1024
 
 class RecordRules(NamedTuple):
     """Limits that records of one topic must meet when they are appended. Timestamps from
-    ``earliest_ms`` to ``latest_ms`` are accepted, both inclusive, in wall-clock ms.
+    ``earliest_ms`` to ``latest_ms`` are accepted, both inclusive, in wall-clock ms, and also -1.
+
+    ``stamps``: the broker sets the timestamps (LogAppendTime). ``compression`` and ``level``: codec
+    of the stored batch; None keeps the producer's. ``max_batch_bytes`` limits a recompressed batch.
     """
 
     needs_keys: bool = False

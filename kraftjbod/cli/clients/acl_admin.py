@@ -52,7 +52,7 @@ async def describe_acls(client: ClusterClient, chosen: AclFilter) -> list[AclBin
 async def create_acls(client: ClusterClient, bindings: Sequence[AclBinding]) -> None:
     """Create bindings. A binding that exists is no error.
 
-    :raises OperatingError: a binding is refused; earlier ones are created.
+    :raises OperatingError: a binding is refused; the other ones may be created.
     """
     kind = CreateAclsRequest.AclCreation
     request = CreateAclsRequest(
@@ -77,7 +77,7 @@ async def create_acls(client: ClusterClient, bindings: Sequence[AclBinding]) -> 
 async def delete_acls(client: ClusterClient, filters: Sequence[AclFilter]) -> int:
     """Delete the bindings that the filters select, and return their number.
 
-    :raises OperatingError: a filter is refused.
+    :raises OperatingError: a filter is refused; bindings of other filters may be deleted.
     """
     kind = DeleteAclsRequest.DeleteAclsFilter
     request = DeleteAclsRequest(

@@ -189,7 +189,8 @@ async def describe_eligible(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """A feature. ``min_version`` to ``max_version`` is the range that one broker supports.
+    """A feature. ``min_version`` to ``max_version`` is the range that the responding broker or
+    controller supports.
 
     Both are -1 if not reported. ``finalized_level`` is the level of the cluster; 0 if none is set.
     """

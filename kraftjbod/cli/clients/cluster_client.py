@@ -119,8 +119,8 @@ class ClusterMetadata:
 
 
 def kafka_error(code: int, what: str, message: str | None = None) -> OperatingError:
-    """Return the error for an error code. A code that this version does not know is shown as a
-    number.
+    """Return the error for an error code. The error for a code that this version does not know has
+    the code UNKNOWN_SERVER_ERROR and shows the number, unless ``message`` is given.
 
     :param what: subject of the error, for the message.
     :param message: the broker's message, which then is the whole message, as in Kafka's tools.
@@ -221,7 +221,8 @@ class ClusterClient:
         """Fetch the metadata of ``topics`` from any broker; return it, and keep it as
         :attr:`metadata`.
 
-        The kept metadata then has no other topics.
+        The kept metadata then has no other topics. A partition that was kept with a newer leader
+        epoch stays as it was.
 
         :param topics: None for all topics.
         :param create_missing: whether the broker may create missing topics.

@@ -35,7 +35,8 @@ class AbortedTransaction(NamedTuple):
 class FetchedRecords:
     """Complete batches of one partition, from which iteration yields the requested records.
 
-    The first batch may begin before ``start_offset``, the first requested offset.
+    The first batch may begin before ``start_offset``, the first requested offset. ``next_offset``
+    is the offset to read next.
     """
 
     partition: int

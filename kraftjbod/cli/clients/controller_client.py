@@ -85,7 +85,8 @@ class ControllerClient:
         """Send ``request`` to the active controller; return the response, a ``request.Response``.
 
         The given controllers are asked in order. One that does not respond is skipped after its
-        share of the timeout.
+        share of the timeout, the last one after the whole timeout. If none of them is active, the
+        leader that they name is asked too.
 
         :raises OperatingError: the active controller refuses. Or no controller is active; then the
             timeout of a silent controller, or else the error of the last one.

@@ -182,7 +182,8 @@ def plan_drain(
     scope: Scope,
     racks: Mapping[int, str | None] | None = None,
 ) -> DrainPlan:
-    """Return a place in ``open_places`` for each replica, or the reason why it has none.
+    """Return a place in ``open_places`` for each replica, or the reason why it has none. A replica
+    whose move is in progress keeps the target of the move.
 
     :param leaving: the replicas; at most one of each partition.
     :param open_places: the open directories without those of the source.

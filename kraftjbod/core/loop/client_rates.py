@@ -38,7 +38,10 @@ MAX_BALANCES: Final = 10_000
 
 
 class ClientRates:
-    """Balances of clients with quotas, one per quota key and client, on this node.
+    """Balances of clients with quotas on this node, one per quota key and sharing entity.
+
+    A sharing entity is the second item of a pair from :func:`candidates`: clients with the quota of
+    one user or client id share a balance. At most 10,000 balances per key are kept.
 
     A client is an entity with names only: its user and client id, or its address.
     """
@@ -81,7 +84,7 @@ class ClientRates:
     def spend(self, key: str, client: QuotaEntity, amount: int) -> int:
         """Subtract ``amount`` from the client's balance; return the ms until it may continue.
 
-        :param amount: negative to return what was spent.
+        :param amount: a negative amount is given back to the client.
         """
         balance = self._balance(key, client)
         if balance is None:

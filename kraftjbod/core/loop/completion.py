@@ -25,7 +25,7 @@ class Completion(Generic[T]):
     """Result of an operation, a value or an error, for one callback or one ``await``. Not
     thread-safe.
 
-    The callback runs in the same event loop iteration as :meth:`set_result`.
+    The callback runs inside :meth:`set_result` or :meth:`set_exception`.
     """
 
     __slots__ = ("_callback", "_error", "_is_done", "_value")
@@ -61,7 +61,10 @@ class Completion(Generic[T]):
         return self._error
 
     def set_result(self, value: T) -> None:
-        """Complete with ``value``. Calls after the first completion have no effect."""
+        """Complete with ``value``. Calls after the first completion have no effect.
+
+        An error of the callback is passed to the loop's exception handler, not raised.
+        """
         if self._is_done:
             return
         self._is_done = True
@@ -157,8 +160,8 @@ async def to_its_end(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
     """Await ``work`` and return its result. If the caller is cancelled, the call ends at once, and
     ``work`` still runs to its end.
 
-    After a cancellation, an unexpected error of ``work`` is logged, and an expected error is
-    dropped. (With ``asyncio.shield`` alone, asyncio would report each dropped error as never
+    After a cancellation, an OperatingError or OSError of ``work`` is dropped, and any other error
+    is logged. (With ``asyncio.shield`` alone, asyncio would report each dropped error as never
     retrieved.)
     """
     running = asyncio.ensure_future(work)

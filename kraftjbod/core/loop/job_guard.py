@@ -54,7 +54,7 @@ class JobGuard:
 
         An OverloadedError is logged as information; any other error, also another OperatingError,
         is logged and counted as a failure. The delay before a restart doubles from ``first_wait_s``
-        to 60 s.
+        to 60 s, and is ``first_wait_s`` again after a failed run of more than 60 s.
         """
         loop = asyncio.get_running_loop()
         wait_s = self._first_wait_s

@@ -29,8 +29,9 @@ class Outage:
     _is_logged: bool = False
 
     def failed(self, now_ms: int) -> bool:
-        """Count a failure of the operation. Return True if the caller has to log it now, False if a
-        line was logged recently.
+        """Count a failure of the operation. Return True if the caller has to log it now. False if
+        the last line is less than 10 minutes old, or less than a minute if it is of an earlier
+        outage.
         """
         if self.failures == 0:
             self._began_ms = now_ms

@@ -17,6 +17,8 @@ _PARTS: Final = 20
 async def wait_awake(awaited: asyncio.Future[Any], timeout_ms: float) -> bool:
     """Wait until ``awaited`` is done, or ``timeout_ms`` of running time have passed.
 
+    A pause of the process counts as at most a twentieth of ``timeout_ms``.
+
     Return whether ``awaited`` is done. ``awaited`` is not cancelled, and its result is not
     retrieved.
     """

@@ -24,7 +24,8 @@ def raise_task_error(task: asyncio.Task[Any]) -> None:
     """Raise the error of ``task`` in the event loop. Pass this function to
     ``Task.add_done_callback``.
 
-    A task that was cancelled or returned has no error.
+    A task that was cancelled or returned has no error. An ``OSError`` is raised as the cause of a
+    :class:`TaskEndedError`.
     """
     error = None if task.cancelled() else task.exception()
     if isinstance(error, OSError):

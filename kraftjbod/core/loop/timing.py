@@ -112,7 +112,7 @@ class TokenBucket:
     def spend(self, amount: int, now_ms: int) -> None:
         """Subtract ``amount`` from the balance, which may become negative.
 
-        :param amount: negative to return what was spent.
+        :param amount: a negative amount is added to the balance.
         """
         self._refill(now_ms)
         self._balance -= amount

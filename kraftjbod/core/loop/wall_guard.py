@@ -24,7 +24,7 @@ SETTLES_AFTER_MS: Final = 24 * 60 * _MINUTE_MS
 
 class PossibleNow(NamedTuple):
     """Range in which the current time lies, in wall-clock ms. Both ends are equal unless the clock
-    jumped within the last day.
+    jumped by more than 10 minutes within the last day.
     """
 
     earliest_ms: int

@@ -51,9 +51,9 @@ class TlsContexts:
     client: ssl.SSLContext | None
     """For connections to this listener of other nodes; None if the node opens none."""
     subject: str
-    """Name in the certificate; empty without one."""
+    """Subject of the node's certificate as RFC 4514 text; empty without one."""
     expires: datetime.datetime | None
-    """When the first certificate of the chain expires, in UTC; None without one."""
+    """Earliest expiry of the certificates in the node's chain, in UTC; None without one."""
 
 
 def load_contexts(config: SslConfig, *, serves: bool, dials: bool) -> TlsContexts:

@@ -49,6 +49,7 @@ def long_uvarint(b: memoryview, p: int, first: int) -> tuple[int, int]:
     :param p: position of the second byte.
     :param first: the first byte, whose high bit is set.
     :raises RemoteProtocolError: the varint is too long, or exceeds an int32.
+    :raises IndexError: ``b`` ends within the varint.
     """
     value = first & 0x7F
     shift = 7

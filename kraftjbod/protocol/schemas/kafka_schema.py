@@ -79,7 +79,8 @@ class FieldSchema:
     ``type`` is one of :data:`PRIMITIVES`, or ``"struct"`` with the schema in ``struct``.
     ``default`` is a Python value: None for null and for a struct, ``()`` for an array.
     ``versions``, ``nullable`` and ``tagged`` are the versions of the message in which the field
-    exists, may be null, and is a tagged field.
+    exists, may be null, and is a tagged field. ``ignorable``: other versions drop a value that is
+    not the default, instead of an error.
     """
 
     name: str

@@ -150,8 +150,8 @@ def line_sums(lines: DataFrame) -> DataFrame:
     """Return sums of ``ACKNOWLEDGED_LINES`` by topic and partition.
 
     ``lines`` counts all lines, and ``lacking`` the lines without a required column. ``disorderly``
-    counts lines whose offset or sequence does not exceed the last one of the producer's lines at
-    lower offsets.
+    counts lines with a producer and a sequence whose offset or sequence does not exceed the last
+    one of the producer's earlier lines, in the order of offsets.
     """
     size = F.coalesce("count", F.lit(1))
     ends = lines.withColumn("last_offset", F.col("offset") + size - 1).withColumn(
@@ -215,7 +215,9 @@ def unreadable(standings: DataFrame) -> DataFrame:
 
 
 def acknowledged_at_one_offset(acknowledged: DataFrame) -> DataFrame:
-    """Return the offsets that were acknowledged for two records, of which one must be missing."""
+    """Return the offsets that were acknowledged for two records, of which one must be missing, as
+    differences ``missing``. Records without a producer or sequence are skipped.
+    """
     numbered = acknowledged.where("producer is not null and sequence is not null")
     claim = F.struct("producer", "sequence")
     claims = numbered.groupBy(*PLACE).agg(F.min(claim).alias("one"), F.max(claim).alias("other"))

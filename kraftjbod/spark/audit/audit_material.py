@@ -60,7 +60,8 @@ class AuditOptions:
 
     ``compares_replicas``: compare the batches of all in-sync replicas. ``records_are_unique``:
     records with the same content are differences. ``allows_duplicates``: repeated and misordered
-    records do not cause exit code 1.
+    records do not cause exit code 1. ``table`` names the table of ``ingest`` to audit; None for the
+    topics themselves. ``kafka`` has the options ``kafka.NAME`` of the source.
     """
 
     compares_replicas: bool
@@ -79,7 +80,11 @@ class AuditOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
     """The acknowledgements of producers for the audited topics; ``lines`` are
-    ``ACKNOWLEDGED_LINES``."""
+    ``ACKNOWLEDGED_LINES``.
+
+    ``disorderly`` are the partitions with lines that are disorderly in
+    :func:`audit_frames.line_sums`. ``others`` is the number of lines of other topics.
+    """
 
     lines: DataFrame
     topics: list[str]
@@ -96,6 +101,9 @@ class Material:
 
     Sums are computed per stretch: a range of ``length`` offsets of a partition. Only stretches
     whose sums leave a doubt are compared record by record.
+
+    ``places`` are ``AUDITED_PLACES``, ``batches`` are ``REPLICA_BATCHES``, and ``replica_ranges``
+    are ``REPLICA_RANGES``. ``other_lines`` is the number of acknowledgement lines of other topics.
     """
 
     options: AuditOptions
@@ -171,7 +179,7 @@ class Material:
 
 
 def read_claims(job: Job, path: str | None, topics: str | None) -> Claims:
-    """Read the acknowledgements.
+    """Read the acknowledgements. Runs a Spark job.
 
     :param path: a Parquet table or a file of JSON lines; None for no acknowledgements.
     :param topics: names with commas between; None for all topics in the acknowledgements.
@@ -214,7 +222,11 @@ def read_material(
     job: Job, keep: DiskFrames, claims: Claims, bootstrap_servers: str, options: AuditOptions
 ) -> Material:
     """Read the batches of replicas and the records, up to the current log ends, and compute the
-    sums."""
+    sums. Runs Spark jobs.
+
+    :raises OperatingError: a topic does not exist, no broker responds, or a log is damaged in 64 or
+        more places and has no other in-sync replica.
+    """
     logs = _describe(bootstrap_servers, claims.topics)
     asked = replica_ranges(logs) if options.compares_replicas else []
     of_replicas = ranges_frame(job.spark, asked)

@@ -20,7 +20,7 @@ Partition = tuple[str, int]
 
 class LogRange(NamedTuple):
     """The existing offsets of one partition, from ``log_start`` to before ``log_end``: a row of
-    ``LOG_RANGES``. Both are None if it has no leader.
+    ``LOG_RANGES``. Both are None if the partition has no leader.
     """
 
     topic: str

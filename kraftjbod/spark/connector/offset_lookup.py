@@ -114,9 +114,9 @@ class OffsetLookup:
     """Queries partitions and offsets for one query. The object is created on the driver and not
     sent to executors.
 
-    Each request blocks for up to ``patience_s`` seconds. Then it raises
-    :class:`RequestTimedOutError`; for an error that is not transient it raises
-    :class:`OperatingError` at once.
+    Each request blocks for up to ``patience_s`` seconds, or for 5 s if connections fail and no
+    broker has ever responded. Then it raises :class:`RequestTimedOutError`; for an error that is
+    not transient it raises :class:`OperatingError` at once.
     """
 
     def __init__(self, options: SourceOptions, *, patience_s: float = PATIENCE_S) -> None:

@@ -57,7 +57,8 @@ class WriteError(OperatingError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRange:
-    """Acknowledged records of one task in one partition: their number, first and last offset.
+    """Acknowledged records of one task in one partition: their number, first and last offset (both
+    inclusive).
 
     Records of other producers may be between the offsets. Offsets are -1 with acks=0.
     """

@@ -150,6 +150,7 @@ def write_batches(plan: SinkPlan, batches: Iterable[pa.RecordBatch]) -> Written:
     :param plan: topic and client settings, which the driver made with :func:`plan_writes`.
     :returns: the acknowledged offset ranges.
     :raises WriteError: a row was not acknowledged; the task must run again.
+    :raises ConfigError: a row names no topic, or the client rejects the settings.
     """
     with task_writer(plan.kafka) as writer:
         for batch in batches:

@@ -54,7 +54,7 @@ class StorageSnapshot:
 
     ``ongoing`` has the running reassignments, ``log_dirs`` the directories by broker, and
     ``kept_free`` the bytes that each directory of a broker keeps free. ``rates`` are the write
-    rates of replicas.
+    rates of replicas in bytes per second, by broker, topic and partition.
     """
 
     metadata: ClusterMetadata

@@ -2,7 +2,7 @@
 
 * A step reads about :data:`_STEP_BYTES`, so that other operations of the directory run between two
   steps.
-* What is replayed and how the result is used is unified_log.py's: the transaction index of a
+* unified_log.py chooses the segments to replay and uses the result: the transaction index of a
   segment, or the producers at the offset of a truncation.
 * A segment without a transaction index is not appended to.
 """
