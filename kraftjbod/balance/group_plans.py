@@ -52,8 +52,8 @@ class Crossing(NamedTuple):
 class Home(NamedTuple):
     """A replica, seen by the broker on which it will be once replicas have changed brokers.
 
-    ``path`` is its present directory on ``from_broker``. ``rank`` is None if it stays on its
-    broker.
+    ``path`` is its present directory on ``from_broker``. ``write_rate`` is in bytes per second.
+    ``rank`` is None if it stays on its broker.
     """
 
     topic: str
@@ -67,7 +67,9 @@ class Home(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One replica that moves, and its position among all moves (:class:`Rank`)."""
+    """One replica that moves, and its position among all moves (:class:`Rank`). ``write_rate`` is
+    in bytes per second.
+    """
 
     topic: str
     partition: int

@@ -140,7 +140,9 @@ def empty_dirs(log_dirs: Iterable[LogDir], drains: Collection[Drain] = ()) -> li
 
 def placed_replicas(replicas: Iterable[Replica], dirs: Iterable[DirSums]) -> list[Placed]:
     """Return each replica once, at the place that it has after pending moves and reassignments.
-    Replicas with a pending move are not movable."""
+    Movable are replicas without a pending move, in a directory that gives (:class:`DirLoad`), on a
+    broker of their assignment.
+    """
     loads = {(one.broker_id, one.path): one.load for one in dirs}
     current: list[Replica] = []
     future: dict[tuple[str, int, int], list[Replica]] = defaultdict(list)

@@ -41,8 +41,9 @@ def within_limits(
 ) -> Iterator[bool]:
     """Yield for each of ``moves``, in plan order, whether it is selected.
 
-    Ends early at the limit: no further move is selected. None means no limit; a sum equal to the
-    limit is allowed.
+    Ends early at the limit: no further move is selected. A unit that alone exceeds a limit is not
+    selected, nor a move that has lost its use because earlier moves were not. None means no limit;
+    a sum equal to the limit is allowed.
     """
     state = _Left()
     so_many, so_large = 0, 0

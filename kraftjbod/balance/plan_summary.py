@@ -33,7 +33,8 @@ class PlannedDir:
     """One directory before and after the plan.
 
     ``load`` and ``fixed_bytes``, the bytes that no move can remove, are the planner's input.
-    ``largest_bytes`` is the size of the largest replica, and write rates are bytes per second.
+    ``largest_bytes`` is the size of the largest replica before the plan. Write rates are bytes per
+    second.
     """
 
     broker_id: int
@@ -106,7 +107,7 @@ class Spread:
     """Fill levels of directories as fractions of their sizes; ``mean`` is all bytes over all sizes.
 
     ``skew`` is ``fullest`` over ``mean``, ``rate_skew`` the highest write rate over the mean of
-    all. ``deviation`` is the standard deviation of the fractions.
+    all; each is 1.0 if that mean is 0. ``deviation`` is the standard deviation of the fractions.
     """
 
     fullest: float

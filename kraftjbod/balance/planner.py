@@ -70,7 +70,9 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
-    """One replica; ``directory`` is None if it comes from another broker."""
+    """One replica; ``directory`` is the index of its directory, None if it comes from another
+    broker. ``write_rate`` is in bytes per second.
+    """
 
     directory: int | None
     size_bytes: int
@@ -80,7 +82,7 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirMove:
-    """Move of ``replica`` to directory ``target``.
+    """Move of the replica with index ``replica`` to the directory with index ``target``.
 
     The two moves of a swap have the same ``step``. ``score`` is the fill level of the source (of a
     rate move: its write rate) as a multiple of its share; it never rises within a tier.
@@ -95,7 +97,7 @@ class DirMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirPlan:
-    """Moves of a broker; ``misfits`` are replicas that had to move and fit nowhere."""
+    """Moves of a broker; ``misfits`` are the indexes of replicas that must move and fit nowhere."""
 
     moves: tuple[DirMove, ...]
     misfits: tuple[int, ...]

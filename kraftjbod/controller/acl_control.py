@@ -79,7 +79,8 @@ class AclControlManager:
     def delete(self, request: DeleteAclsRequestRpc) -> ControllerResult[DeleteAclsResponseRpc]:
         """Return a record for each binding that a filter selects.
 
-        A binding that two filters select is in the results of both.
+        A binding that two filters select is in the results of both. An invalid filter has an error
+        in the response.
 
         :raises OperatingError: INVALID_REQUEST: more than ``MAX_DELETED`` bindings are selected.
         """

@@ -116,8 +116,9 @@ class ClusterControlManager:
     def default_dir(self, broker_id: BrokerId) -> DirectoryId:
         """Return the directory for a new replica: the only one of the broker that may take it.
 
-        UNASSIGNED_DIR if there are several: the broker chooses, because it knows the free space.
-        MIGRATING_DIR while the metadata has no directories.
+        UNASSIGNED_DIR if there are several or none, or the broker is unknown: the broker chooses,
+        because it knows the free space. MIGRATING_DIR if the metadata, or the registration of the
+        broker, has no directories.
         """
         broker = self._state.brokers.get(broker_id)
         if not self._state.metadata_version.has_directories:

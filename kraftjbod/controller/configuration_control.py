@@ -139,7 +139,9 @@ class ConfigurationControlManager:
     ) -> ControllerResult[IncrementalAlterConfigsResponseRpc]:
         """Return the records of changed values of topics, brokers and groups (KIP-339).
 
-        The outcome of one resource does not depend on those of others.
+        The outcome of one resource does not depend on those of others. The records also change the
+        cordoned directories that follow from the values. With ``validate_only`` there are no
+        records.
         """
         named = Counter((resource.resource_type, resource.name) for resource in request.resources)
         records: list[ConfigRecord] = []

@@ -328,10 +328,11 @@ class ControlManagers:
         return result
 
     def take_back(self, request: RpcRequest) -> None:
-        """Undo what :meth:`decide` changed in the soft state: the request's records were not
+        """Undo a change of the soft state by :meth:`decide`, because the request's records were not
         written.
 
-        Only a BrokerRegistration changes it: the session of the new incarnation ends.
+        Concerns only BrokerRegistration: the session of the new incarnation ends. Contact times of
+        other requests remain.
         """
         if isinstance(request, BrokerRegistrationRequest):
             broker = self.state.brokers.get(request.broker_id)
@@ -494,7 +495,12 @@ class ControlManagers:
     # --- replay ----------------------------------------------------------------------------------
 
     def replay(self, records: Sequence[Record], *, offset: int, epoch: int) -> MetadataDelta:
-        """Apply an entry to the metadata, the indexes and the soft state; return the change."""
+        """Apply an entry to the metadata, the indexes and the soft state; return the change. The
+        active controller calls this when it proposes the entry, before the commit.
+
+        :param epoch: term of the entry.
+        :raises RemoteProtocolError: as :meth:`MetadataState.replay`.
+        """
         delta = MetadataDelta()
         self.state.replay(records, offset=offset, epoch=epoch, delta=delta)
         self.index.apply(delta, self.state)
@@ -533,8 +539,9 @@ class ControlManagers:
         return self._settings.now
 
     def set_by_metadata(self) -> dict[str, object]:
-        """Return the settings whose value in the metadata differs from the controller's file, by
-        key."""
+        """Return the settings that differ from the controller's file: the value that applies now,
+        by key.
+        """
         return self._settings.different_from_file()
 
     def _follow_security(self, delta: MetadataDelta) -> None:

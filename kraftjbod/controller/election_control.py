@@ -151,9 +151,10 @@ class ElectionControlManager:
         self, request: UnregisterBrokerRequestRpc
     ) -> ControllerResult[UnregisterBrokerResponseRpc]:
         """Return the records that unregister a fenced broker and remove it from in-sync replicas
-        and ELR.
+        and ELR; none if a first attempt has done so.
 
-        :raises OperatingError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST if the broker is alive.
+        :raises OperatingError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST if the broker is not
+            fenced, or registered again after the first attempt.
         """
         broker_id = request.broker_id
         broker = self._state.brokers.get(broker_id)

@@ -292,6 +292,7 @@ class QuorumController:
         """Wait until the controller fails. Never returns normally.
 
         :raises KafkaStorageError: the metadata log is lost.
+        :raises CancelledError: :meth:`stop` was called.
         :raises Exception: a bug: the state differs from the log.
         """
         log = asyncio.create_task(self._driver.wait_failed())

@@ -43,7 +43,9 @@ class QuotaControlManager:
     def alter(
         self, request: AlterClientQuotasRequestRpc
     ) -> ControllerResult[AlterClientQuotasResponseRpc]:
-        """Return the records of the valid changes. Entities are independent of each other."""
+        """Return the records of the valid changes; none with ``validate_only``. Entities are
+        independent of each other. Invalid changes have an error in the response.
+        """
         counts = Counter(entity_of(dict(change.entity)) for change in request.changes)
         records: list[ClientQuotaRecord] = []
         results: list[QuotaOutcome] = []

@@ -55,7 +55,9 @@ class ScramControlManager:
     def alter(
         self, request: AlterUserScramCredentialsRequestRpc
     ) -> ControllerResult[AlterUserScramCredentialsResponseRpc]:
-        """Return a record for each valid change. Changes are independent of each other."""
+        """Return a record for each valid change. Changes are independent of each other. Invalid
+        ones have an error in the response.
+        """
         counts = Counter(change.user for change in request.changes)
         records: list[ScramRecord] = []
         results: list[ScramOutcome] = []

@@ -204,7 +204,7 @@ class RemoveTopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """Complete state of one partition.
+    """Complete state of one partition. ``leader`` is -1 if there is none.
 
     ``directories`` has one item per item of ``replicas``. An empty tuple means MIGRATING for all,
     as for partitions from before directories had ids.

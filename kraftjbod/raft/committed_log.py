@@ -317,6 +317,7 @@ class CommittedLog:
         self, last_offset: int, position: int, max_bytes: int
     ) -> SnapshotPiece | None:
         """Return a piece of the snapshot that ends at ``last_offset``; None if it does not exist.
+        Errors of the disk are those of :meth:`read`.
 
         :raises CorruptRecordError: the snapshot is damaged. Later reads return None.
         """
@@ -335,7 +336,8 @@ class CommittedLog:
         return found
 
     def snapshots_in_use(self) -> frozenset[int]:
-        """Return the last offsets of snapshots that must be kept because they are being sent.
+        """Return the last offsets of snapshots that must be kept because they are being sent: at
+        most ``MAX_IN_USE``, each for at most ``LONGEST_READ_MS``.
 
         Without this, a follower that receives a snapshot more slowly than the leader writes new
         ones would have to start again each time, and never catch up.

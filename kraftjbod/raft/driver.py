@@ -262,6 +262,7 @@ class RaftDriver:
         """Wait until the driver fails; never return normally.
 
         :raises KafkaStorageError: the metadata directory is lost.
+        :raises CancelledError: :meth:`stop` was called.
         """
         assert self._living is not None, "start() comes first"
         await asyncio.shield(self._living)

@@ -25,12 +25,16 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumView:
-    """State of the quorum at one moment. Only the leader knows the log ends of other replicas."""
+    """State of the quorum at one moment. Only the leader knows observers and the log ends of other
+    replicas; elsewhere ``observers`` is empty.
+    """
 
     leader: BrokerId | None
     term: int
     high_watermark: int
-    """Offset after the last entry that is known to be committed; -1 if none is."""
+    """Offset after the last entry that is known to be committed; -1 if none is, and on a leader
+    that has committed no entry of its term yet.
+    """
     voters: tuple[ReplicaView, ...]
     observers: tuple[ReplicaView, ...]
 

@@ -50,7 +50,11 @@ class ClientThrottle:
     def answer(
         self, request: ProduceRequest | FetchRequest, context: RequestContext, call: Call
     ) -> Awaitable[Message | None]:
-        """Return the response of ``call``, and delay the connection if a quota is exceeded."""
+        """Return the response of ``call``, and delay the connection if a quota is exceeded.
+
+        Reduces ``max_bytes`` of a consumer's fetch to the burst of its quota. A fetch of a client
+        that has to wait returns no records.
+        """
         if isinstance(request, FetchRequest):
             if fetching_replica(request, context.api_version) >= 0:
                 return call(context)

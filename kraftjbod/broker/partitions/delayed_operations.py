@@ -86,7 +86,7 @@ class OffsetPurgatory:
     the code passed to ``fail``. ``reached(tp, watermark)`` completes the waits that the watermark
     satisfies. ``fail(tp, code)`` completes all waits of a partition: its directory failed, the
     leadership is lost, or the ISR became too small. ``close()`` completes the waits of all
-    partitions.
+    partitions, by default with NOT_LEADER_OR_FOLLOWER.
     """
 
     def __init__(

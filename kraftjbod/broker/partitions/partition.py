@@ -94,7 +94,8 @@ class Partition:
     the leader, ``follower_fetched(...)`` each fetch of a follower, and ``is_sent_again(...)`` its
     response. A follower calls ``fetched_from_leader(...)`` and ``truncated(end)``.
     ``acks_state(required_offset)`` is for a waiting produce. A waiting deletion uses
-    low_watermark.py. Methods that return ``bool`` return whether the high watermark grew.
+    low_watermark.py. ``log_end_moved``, ``follower_fetched`` and ``fetched_from_leader`` return
+    whether the high watermark grew.
 
     ISR: ``isr_shrink_candidates(now_ms)`` and ``isr_expand_wanted(...)`` find changes,
     ``begin_isr_change(isr, own_broker_epoch) -> IsrChange`` makes one pending,
@@ -479,8 +480,8 @@ class Partition:
         """Return the state of a produce with ``acks`` -1 whose records end before
         ``required_offset``.
 
-        NONE: replicated. NOT_ENOUGH_REPLICAS_AFTER_APPEND: the ISR has become too small, so
-        waiting is pointless. ``None``: keep waiting.
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND: the ISR has become too small, even if the records are
+        replicated. Otherwise NONE: replicated, or ``None``: keep waiting.
         """
         if self._is_under_min_isr:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

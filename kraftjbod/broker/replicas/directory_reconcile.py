@@ -165,7 +165,8 @@ def reconcile(
 ) -> tuple[Action, ...]:
     """Return the actions for one partition, in order.
 
-    Exactly one action is about the current copy, or none if there is no copy and no replica.
+    A copy with another topic id than the replica is removed first and then treated as absent.
+    Besides that, exactly one action is about the current copy, or none if there is no replica.
 
     :param wanted: None if the partition has no replica here.
     :param copy: the current copy; None if no online directory has one.

@@ -139,7 +139,7 @@ class ReplicaReads:
     def nearest(self, wanted: FetchFrom, rack: str, listener_name: str) -> FetchedData | None:
         """Return a result that sends a consumer in ``rack`` to the nearest replica.
 
-        None if it should read the leader.
+        None if it should read the leader, or the partition cannot be read here.
         """
         try:
             _, partition, handle = self._readable(wanted)

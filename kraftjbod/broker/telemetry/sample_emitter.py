@@ -130,7 +130,8 @@ class SampleEmitter(Generic[Subject]):
             return True
 
     async def round(self, deadline: Deadline, *, whole: bool) -> bool:
-        """Send all samples once. Drop samples that are not accepted before ``deadline``.
+        """Send all samples once. Drop samples that are not accepted before ``deadline``. After an
+        error the remaining samples are dropped, the error is logged, and the result is True.
 
         :param whole: also send samples of slowly changing values.
         :return: False if the topic is missing because its creation waits for more brokers.

@@ -78,7 +78,8 @@ def next_state(current: BrokerControlState, requests: HeartbeatRequests) -> Brok
     """Return the broker's state after a heartbeat, by the rules of KIP-631.
 
     A fenced broker becomes unfenced once it may. A broker that asks to shut down may do so once it
-    leads nothing and, if its leaderships were moved, the active brokers know that.
+    leads nothing and, if its leaderships were moved, the active brokers know that. It need not wait
+    if it is fenced, or asks to be fenced with its first request to shut down.
     """
     match current:
         case BrokerControlState.FENCED:
@@ -255,9 +256,9 @@ class BrokerHeartbeatManager:
     def take_suspects(self) -> list[tuple[BrokerId, BrokerEpoch]]:
         """Return id and epoch of the brokers that closed their connection, for a probe.
 
-        Each broker is returned once until its next request. Brokers that never sent a request to
-        this controller are left out: a firewall may both block their heartbeats and refuse
-        connections.
+        Each broker is returned once until its next request. Brokers whose connection was reset are
+        left out. So are brokers that never sent a request to this controller: a firewall may both
+        block their heartbeats and refuse connections.
         """
         suspects = []
         for broker_id, contact in self._contacts.items():

@@ -68,6 +68,7 @@ class MetadataFetches:
 
         :raises NotControllerError: this controller is not active and may not answer instead.
         :raises OffsetOutOfRangeError: the offset is after the log's end.
+        :raises OverloadedError, KafkaStorageError: as :meth:`CommittedLog.read`.
         :raises ForeignMetadataError: the broker follows another log.
         :raises CorruptRecordError: the snapshot is damaged; a repeated request gets another one.
         """

@@ -38,7 +38,7 @@ class SettingsInForce:
             self.now = found
 
     def different_from_file(self) -> dict[str, object]:
-        """Return the settings whose value differs from the file, by key."""
+        """Return the settings that differ from the file: the value in ``now``, by key."""
         in_file = self._in_file.by_key()
         return {key: value for key, value in self.now.by_key().items() if value != in_file[key]}
 

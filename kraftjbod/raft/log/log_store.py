@@ -163,7 +163,8 @@ class RaftLogStore:
         """Read and check all files, and return their content.
 
         :param may_give_up: returns whether a damaged end of the log may be set aside, given the
-            intact rest. None: any damaged end is an error.
+            intact rest. The replica is mute then (:class:`HardState`). None: any damaged end is an
+            error.
         :raises InconsistentStorageError: data that had been durable cannot be read; the message
             names the file.
         """

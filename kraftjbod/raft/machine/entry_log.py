@@ -83,7 +83,9 @@ class EntryLog:
 
     @property
     def voters_offset(self) -> int:
-        """Offset of the entry that put :attr:`voters` in force."""
+        """Offset of the entry that put :attr:`voters` in force; that of the base if no later entry
+        did.
+        """
         return self._voter_sets[-1][0]
 
     @property
@@ -110,7 +112,9 @@ class EntryLog:
 
     @property
     def terms(self) -> tuple[TermStart, ...]:
-        """Starts of the known terms among the entries up to the newest snapshot."""
+        """Starts of the newest terms, at most ``MAX_TERMS``, up to the newest snapshot, including
+        terms of entries that are not in memory any more.
+        """
         starts = deque(self._terms, MAX_TERMS)
         if self.snapshot != self.base:
             self._add_term_starts(starts, self.snapshot.last_offset)

@@ -62,9 +62,9 @@ def end_offset_for(entries: EpochEntries, epoch: int, log_end_offset: int) -> tu
     """Return the answer of OffsetForLeaderEpoch: an epoch of the log, and its end offset, which is
     exclusive.
 
-    The epoch is the largest one not above ``epoch``. If all are above, the answer is ``epoch`` with
-    the start of the first one. It is ``(-1, -1)`` if ``epoch`` is above all, or the log has no
-    epochs.
+    The epoch is the largest one not above ``epoch``. The end of the newest epoch is
+    ``log_end_offset``. If all are above, the answer is ``epoch`` with the start of the first one.
+    It is ``(-1, -1)`` if ``epoch`` is negative or above all, or the log has no epochs.
     """
     if epoch < 0 or not entries or epoch > entries[-1].epoch:
         return UNDEFINED_EPOCH, UNDEFINED_OFFSET

@@ -137,7 +137,8 @@ class LogDamage:
         return is_there and rebuild.is_valid and (rebuild.is_survey or not segment.has_indexes)
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Record the findings of a scrub, and use and write its indexes if the old ones were wrong.
+        """Record the findings of a scrub and use its indexes. If index files were wrong and the
+        segment has no damage, write them.
 
         Return False, without an effect, if the segment was replaced or truncated meanwhile.
         """

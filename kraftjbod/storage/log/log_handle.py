@@ -682,8 +682,8 @@ class LogHandle:
         await self._host.keep_log_start(self)
 
     async def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Record the findings of a scrub, and mend wrong index files. Return False if the segment
-        was replaced or truncated meanwhile.
+        """Record the findings of a scrub, and rewrite wrong index files of an undamaged segment.
+        Return False if the segment was replaced or truncated meanwhile.
         """
         try:
             return await self._published.run_operation(

@@ -91,6 +91,7 @@ class DirListing:
 class LoadedLog:
     """Result of loading a replica.
 
+    - ``scanned_bytes``: checked by recovery; 0 if the clean end was found.
     - ``truncated_bytes``: removed because they were not sound or not reachable.
     - ``was_future``: the replica was created by a move, and was not loaded since.
     """

@@ -36,7 +36,9 @@ class AppendResult(NamedTuple):
 
 
 class FoundTimestamp(NamedTuple):
-    """The record that a search by timestamp has found: timestamp, offset and leader epoch."""
+    """The record that a search by timestamp has found: timestamp (wall ms), offset and leader
+    epoch.
+    """
 
     timestamp: int
     offset: int

@@ -574,8 +574,8 @@ class UnifiedLog:
         return found
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Record the findings of a scrub, and mend a wrong offset or time index. Return False if
-        the segment was replaced or truncated meanwhile.
+        """Record the findings of a scrub, and rewrite a wrong offset or time index of an undamaged
+        segment. Return False if the segment was replaced or truncated meanwhile.
 
         :raises ReplayNeededError: the transaction index is wrong and has to be rebuilt; everything
             else is done.

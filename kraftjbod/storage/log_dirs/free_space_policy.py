@@ -61,7 +61,8 @@ class FreeSpacePolicy:
     def is_short(self, space: SpaceOnDisk) -> bool:
         """Return whether less than ``min_free_bytes`` or nothing is free.
 
-        A file system without a size limit reports a total of 0 bytes and is not full.
+        A file system without a size limit reports a total of 0 bytes and is not full, unless
+        ``min_free_bytes`` is set.
         """
         is_full = space.total_bytes > 0 and space.usable_bytes == 0
         return is_full or space.usable_bytes < self._min_free_bytes

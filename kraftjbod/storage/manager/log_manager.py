@@ -472,7 +472,7 @@ class LogManager:
 
     def drop(self, log_dir: LogDir) -> list[LogHandle]:
         """Forget the replicas of an OFFLINE directory, without file operations. Return their
-        handles.
+        handles, except those of :attr:`duplicates`.
 
         For the metadata directory, which need not be a log directory, the list is empty.
         """

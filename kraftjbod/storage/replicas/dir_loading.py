@@ -69,7 +69,7 @@ class Stray(NamedTuple):
     """A copy of a replica that is kept and not served.
 
     ``topic_partition`` is None if its name may have been shortened. ``known_since_ms`` is monotonic
-    time of this process.
+    time of this process. The other values are those of :class:`FoundStray`.
     """
 
     log_dir: LogDir

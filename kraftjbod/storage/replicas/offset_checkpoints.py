@@ -237,6 +237,7 @@ def _points(handles: Iterable[LogHandle]) -> dict[TopicPartition, int]:
 
 async def read_offset_file(log_dir: LogDir, name: str) -> dict[TopicPartition, int]:
     """Return the offsets in the file ``name`` of ``log_dir``; empty if it is missing or damaged.
+    Damage is logged.
 
     :raises KafkaStorageError: the directory is or goes offline.
     :raises OverloadedError: its queue is full, or no descriptor is free.

@@ -205,7 +205,7 @@ class ReplicaRegistry:
         self, topic: str, config: TopicConfig, partitions: Iterable[int]
     ) -> list[LogHandle]:
         """Apply ``config`` to the current replicas of ``topic``, and to those created later. Return
-        the handles of the current ones.
+        the handles of the current ones, including copies held aside.
 
         :param partitions: the partitions of the topic.
         """

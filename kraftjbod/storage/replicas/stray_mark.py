@@ -59,7 +59,8 @@ class StrayMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundStray:
-    """Content of a stray's directory. Parts that are missing or unreadable are None.
+    """Content of a stray's directory. Parts that are missing or unreadable are None. ``last_epoch``
+    is the newest leader epoch in its ``leader-epoch-checkpoint``.
 
     ``holds_nothing``: no records and no readable topic id, as after an interrupted creation.
     """

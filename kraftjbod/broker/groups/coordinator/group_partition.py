@@ -336,7 +336,9 @@ class GroupPartition:
         return [OffsetFact(group_id, one, None) for one in gone]
 
     def is_over(self, group_id: str) -> bool:
-        """Return whether the group is a consumer group without members and offsets."""
+        """Return whether the group is a consumer group without members, offsets, pending writes and
+        pending requests.
+        """
         group = self.consumer_groups.get(group_id)
         has_offsets = self.offsets(group_id) or self.pending.of_group(group_id)
         return group is not None and group.is_idle and not has_offsets
