@@ -60,7 +60,7 @@ def may(
     return by.decide(principal, host, operation, TOPIC, name).is_allowed
 
 
-def test_standard_authorizer_allows_all_operations_by_a_binding_of_all_alone() -> None:
+def test_standard_authorizer_operation_all_needs_a_binding_of_all() -> None:
     by = authorizer(acl("t", Op.ALL))
     assert may(by, Op.ALL, "t") and may(by, Op.READ, "t")
     by = authorizer(acl("t", Op.READ))
@@ -164,7 +164,7 @@ def test_standard_authorizer_deny_of_describe_beats_allow_that_implies_it() -> N
     assert not may(by, Op.DESCRIBE, "t")
 
 
-def test_standard_authorizer_deny_of_read_keeps_describe() -> None:
+def test_standard_authorizer_deny_of_read_does_not_deny_describe() -> None:
     by = authorizer(acl("t", Op.WRITE), acl("t", Op.READ, permission=AclPermission.DENY))
     assert may(by, Op.DESCRIBE, "t")
 
@@ -184,7 +184,7 @@ def test_standard_authorizer_prefixed_star_is_no_wildcard() -> None:
     assert may(by, Op.READ, "*t")
 
 
-def test_standard_authorizer_other_users_acl_closes_the_open_default() -> None:
+def test_standard_authorizer_acl_of_another_user_ends_allow_everyone_for_its_topic() -> None:
     by = authorizer(acl("t", Op.READ, principal="User:b"), is_open=True)
     assert not may(by, Op.READ, "t")
     assert may(by, Op.READ, "u")

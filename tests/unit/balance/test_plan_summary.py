@@ -81,7 +81,7 @@ def test_spread_excludes_closed_directories() -> None:
     ],
     ids=["one broker", "two brokers apart", "two brokers together", "even", "one lacks"],
 )
-def test_figures_least_bytes_is_a_lower_bound_for_any_plan(
+def test_figures_least_bytes_is_the_larger_of_excess_and_lack_beyond_the_tolerance(
     dirs: list[PlannedDir], across: bool, least: int
 ) -> None:
     assert figures_of(*dirs, across=across).least_bytes == least

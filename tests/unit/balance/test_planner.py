@@ -158,10 +158,11 @@ def test_plan_broker_moves_small_hot_replica_alone() -> None:
         *held(1, 1000),
     ]
     plan = plan_broker([disk(), disk()], replicas, GOALS)
-    assert len(plan.moves) == 1 and plan.moves[0].target == 1
+    (move,) = plan.moves
+    assert (replicas[move.replica].size_bytes, move.target) == (1, 1)
 
 
-def test_plan_broker_drains_first_and_scores_never_rise() -> None:
+def test_plan_broker_orders_moves_by_tier_and_byte_moves_by_falling_score() -> None:
     dirs = [disk(takes=False, is_drained=True), disk(), disk(), disk()]
     replicas = [*held(0, 5, 5), *held(1, *[10] * 30), *held(2, *[10] * 10)]
     moves = plan_broker(dirs, replicas, GOALS).moves

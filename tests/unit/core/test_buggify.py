@@ -43,7 +43,7 @@ def test_buggify_added_point_keeps_draws_of_other_points() -> None:
         assert [name for name in with_new if name != "new"] == fired_by(seed, ["a", "b"])
 
 
-def test_buggify_limit_lowers_the_probability_of_one_point() -> None:
+def test_buggify_limit_lowers_and_does_not_raise_the_probability_of_a_point() -> None:
     seed = next(seed for seed in range(99) if fired_by(seed, ["a"]).count("a") > 30)
     points = points_of(seed)
     points.limit("a", 0.0)
@@ -86,6 +86,7 @@ def test_buggify_use_returns_previous_points_and_counts_each_firing() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_buggify_point_in_use_fires_with_one_probability_per_seed(name: str) -> None:
+def test_buggify_point_fires_in_shares_near_the_possible_probabilities(name: str) -> None:
     shares = {round(fired_by(seed, [name]).count(name) / 300, 1) for seed in range(60)}
-    assert {0.0, 0.2, 0.3} & shares == shares - {0.1}
+    assert shares <= {0.0, 0.1, 0.2, 0.3}
+    assert shares & {0.2, 0.3}, "the largest probability is 0.25"

@@ -207,7 +207,7 @@ def test_log_retention_prefers_ms_over_minutes_over_hours() -> None:
             broker(**{key: "0"})
 
 
-def test_config_accepts_key_names_of_kip_113() -> None:
+def test_config_accepts_key_names_of_kip_113_and_refuses_policy_classes() -> None:
     config = broker(intra_broker_throttled_rate="7", num_replica_move_threads="3")
     assert config.replica_alter_log_dirs_io_max_bytes_per_second == 7
     assert config.num_replica_alter_log_dirs_threads == 3

@@ -54,7 +54,7 @@ def test_dynamic_value_that_leaks_or_has_a_wrong_form_is_refused(
     assert "canary" not in str(caught.value)
 
 
-def test_dynamic_values_of_listeners_are_accepted_for_brokers_only() -> None:
+def test_dynamic_store_key_is_accepted_for_one_listener_and_refused_for_all() -> None:
     values = {
         f"{PREFIX}ssl.keystore.type": "pem",
         f"{PREFIX}ssl.keystore.key": REFERENCE,

@@ -137,7 +137,7 @@ def test_bounds_that_differ_from_kafka_belong_to_served_keys() -> None:
     assert HIGHER_LEAST.keys() | LOWER_LEAST.keys() <= numbers
 
 
-def test_why_without_effect_of_unknown_key_is_none() -> None:
+def test_keys_refused_or_without_effect_are_public_keys_of_kafka() -> None:
     public = {one.key for one in kafka_keys()}
     for key in (*WITHOUT_EFFECT, *REFUSED):
         assert any(name.startswith(key) if key.endswith(".") else name == key for name in public)
@@ -148,7 +148,9 @@ def test_every_topic_key_of_kafka_is_served() -> None:
 
 
 @pytest.mark.parametrize(("one", "model"), served(), ids=lambda v: getattr(v, "key", ""))
-def test_types_and_bounds_are_kafkas(one: KafkaKey, model: type[KeyedModel]) -> None:
+def test_served_keys_have_kafkas_types_and_bounds_except_listed_minimums(
+    one: KafkaKey, model: type[KeyedModel]
+) -> None:
     kind = config_types(model)[one.key]
     if kind is ConfigType.BOOLEAN:
         accepted = [

@@ -122,7 +122,7 @@ def test_broker_has_keys_for_the_controllers_listener() -> None:
     assert config.of_listener("OUTER").ssl_endpoint_identification_algorithm == "https"
 
 
-def test_broker_with_only_a_secure_listener_names_it_for_brokers() -> None:
+def test_broker_with_only_a_secure_listener_accepts_it_as_inter_broker_listener() -> None:
     config = broker(listeners="OUTER://:9093", inter_broker_listener_name="OUTER")
     assert config.inter_broker_listener == "OUTER"
 

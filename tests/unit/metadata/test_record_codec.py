@@ -211,7 +211,7 @@ def test_entry_reader_names_what_an_incomplete_entry_lacks(data: bytes, reason: 
 
 
 @given(_entries, st.integers(1, 500))
-def test_encode_entries_divides_records_into_entries_of_the_maximum_size(
+def test_encode_entries_makes_entries_of_limited_size_or_of_one_record(
     records: list[r.Record], max_bytes: int
 ) -> None:
     entries = c.encode_entries(records, LATEST_METADATA_VERSION, max_bytes)

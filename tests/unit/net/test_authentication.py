@@ -175,7 +175,7 @@ async def test_login_and_requests_in_one_packet_are_answered_in_order() -> None:
         pytest.param(struct.pack(">i", 1001) + b"\0\x12", id="frame-too-large"),
     ],
 )
-async def test_other_request_before_login_closes_the_connection(sent: bytes) -> None:
+async def test_unexpected_request_before_login_closes_the_connection(sent: bytes) -> None:
     handler = Handler()
     async with (
         serving(handler, sasl=sasl(max_receive_bytes=1000)) as server,
@@ -247,7 +247,7 @@ async def test_unknown_mechanism_is_answered_with_the_enabled_ones() -> None:
     assert [line["event"] for line in lines] == ["authentication_failed"]
 
 
-async def test_user_that_stands_for_all_users_cannot_log_in() -> None:
+async def test_user_named_as_the_acl_wildcard_cannot_log_in() -> None:
     async with serving(Handler(), sasl=sasl()) as server, client_of(server) as client:
         answer = await client.log_in("*")
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -340,7 +340,9 @@ async def test_frame_limit_and_budget_change_with_the_login() -> None:
     assert before.requests.used_bytes == 0
 
 
-async def test_budget_of_unauthenticated_connections_holds_up_only_those() -> None:
+async def test_full_budget_of_unauthenticated_connections_does_not_delay_authenticated_ones() -> (
+    None
+):
     before = MemoryBudget(MemoryLimits(max_request_bytes=200_000))
     handler = Handler()
     async with serving(handler, sasl=sasl(memory=before)) as server:
@@ -376,7 +378,7 @@ async def _until(is_true: Any) -> None:
         (1 << 70, 0, (1 << 63) - 1),
     ],
 )
-async def test_session_lifetime_is_the_smaller_limit(
+async def test_session_lifetime_is_the_smaller_of_the_mechanisms_and_the_listeners_limit(
     lifetime_ms: int | None, max_reauth_ms: int, announced: int
 ) -> None:
     settings = sasl(lifetime_ms, max_reauth_ms=max_reauth_ms)
@@ -446,7 +448,7 @@ async def test_other_request_while_a_client_authenticates_again_closes_the_conne
 
 
 @pytest.mark.parametrize("lifetime_ms", [None, 60_000])
-async def test_handshake_without_expiry_or_too_soon_is_an_ordinary_request(
+async def test_handshake_after_login_without_expiry_or_too_soon_reaches_the_handler(
     lifetime_ms: int | None,
 ) -> None:
     async with serving(Handler(), sasl=sasl(lifetime_ms)) as server, client_of(server) as client:
@@ -473,7 +475,9 @@ login_frames = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(login_frames, max_size=6))
-def test_random_frames_never_reach_the_handler_and_cause_no_bug(frames: list[bytes]) -> None:
+def test_random_frames_before_login_do_not_reach_the_handler_or_block_another_login(
+    frames: list[bytes],
+) -> None:
     handler = Handler()
 
     async def run() -> None:

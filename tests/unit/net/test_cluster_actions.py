@@ -184,13 +184,15 @@ async def test_cluster_action_of_another_host_is_refused(body: Any, version: int
 
 @pytest.mark.parametrize("replica_id", [-1, -2])
 @pytest.mark.parametrize("version", [4, 14, 16])
-async def test_fetch_of_a_consumer_is_served_to_every_host(replica_id: int, version: int) -> None:
+async def test_fetch_of_a_consumer_is_served_to_a_host_that_is_no_member(
+    replica_id: int, version: int
+) -> None:
     async with serving(OTHERS) as (server, handler):
         await (await Client.to(server)).ask(fetch(replica_id, version), version)
         assert handler.served == [ApiKey.FETCH]
 
 
-async def test_add_partitions_of_a_producer_is_served_to_every_host() -> None:
+async def test_add_partitions_of_a_producer_is_served_to_a_host_that_is_no_member() -> None:
     async with serving(OTHERS) as (server, handler):
         await (await Client.to(server)).ask(m.AddPartitionsToTxnRequest(), 3)
         assert handler.served == [ApiKey.ADD_PARTITIONS_TO_TXN]

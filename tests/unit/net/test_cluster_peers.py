@@ -91,7 +91,9 @@ async def test_cluster_peers_admit_a_registered_address_at_its_first_request() -
     assert await peers.admits("10.0.0.7") and peers.allows("::ffff:10.0.0.7")
 
 
-async def test_cluster_peers_refuse_an_unregistered_address_after_the_next_change() -> None:
+async def test_cluster_peers_refuse_a_removed_address_after_the_next_check_of_an_unknown_host() -> (
+    None
+):
     hosts = Hosts("10.0.0.7")
     peers = ClusterPeers(known_hosts=hosts)
     assert await peers.admits("10.0.0.7")

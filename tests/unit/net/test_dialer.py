@@ -150,7 +150,7 @@ async def test_request_of_another_node_is_refused_and_its_connection_closed(
         client.close()
 
 
-async def test_client_that_is_no_node_is_refused_before_its_request_is_decoded(
+async def test_request_of_a_client_that_is_no_node_is_refused(
     authority: Authority, tmp_path: Path
 ) -> None:
     async with serving(authority, tmp_path) as rig:

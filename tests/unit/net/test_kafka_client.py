@@ -200,9 +200,7 @@ async def test_kafka_connection_fails_if_the_broker_closes() -> None:
             await connect(port)
 
 
-async def test_kafka_connection_logs_in_again_once_before_requests_after_most_of_the_session() -> (
-    None
-):
+async def test_kafka_connection_logs_in_again_once_for_requests_late_in_the_session() -> None:
     lifetimes_ms = iter([1, 600_000])
     logins = 0
 

@@ -111,14 +111,17 @@ async def test_listener_closes_connections_above_their_rate_after_the_delay_unan
     hold.set()
     server = listener(ListenerLimits(), hold, received=received, delay_ms_of=lambda _: delays.pop())
     await server.start()
+    loop = asyncio.get_running_loop()
     with capture_logs() as logs:
         for is_accepted in (True, False, True):
+            began_s = loop.time()
             reader, client = await asyncio.open_connection("127.0.0.1", server.port)
             client.write(b"\x00\x00\x00\x01x")
             if is_accepted:
                 assert await reader.readexactly(2) == b"ok"
             else:
                 assert await is_closed(reader)
+                assert loop.time() - began_s > 0.045
             client.close()
     assert len(received) == 2
     ((event, reason),) = [(e["event"], e["reason"]) for e in logs]
@@ -126,7 +129,7 @@ async def test_listener_closes_connections_above_their_rate_after_the_delay_unan
     await server.close(timeout_ms=5000)
 
 
-async def test_listener_holds_a_limited_number_and_closes_them_at_its_end(
+async def test_listener_closes_the_oldest_delayed_connection_above_the_limit_and_all_at_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kraftjbod.net.listener.MAX_HELD", 1)

@@ -104,7 +104,7 @@ async def test_rpc_server_error_reaches_the_client_with_code_and_message() -> No
         assert server.connection_count == 1
 
 
-async def test_rpc_server_refuses_hosts_that_are_no_members() -> None:
+async def test_rpc_server_refuses_requests_of_hosts_that_are_no_members() -> None:
     members = ClusterPeers(AllowedHosts.parse(["127.0.0.66"]))
     async with serving(peers=members) as (server, client, handler):
         with pytest.raises(OperatingError, match=r"from 127\.0\.0\.1 is refused") as caught:

@@ -73,5 +73,5 @@ def test_scram_exchange_refuses_broker_that_does_not_know_the_password(answer: b
         client.require_proof(answer)
 
 
-def test_login_shows_no_password_in_its_representation() -> None:
+def test_sasl_login_repr_contains_no_password() -> None:
     assert "canary" not in repr(SaslLogin("PLAIN", "alice", "canary", bytes))

@@ -331,7 +331,7 @@ async def test_certificate_without_principal_is_refused(
     assert "matches CN=bob" in only_failure(logs)
 
 
-async def test_reader_that_pauses_bounds_memory_and_gets_everything_later(
+async def test_tls_encrypts_a_large_answer_only_as_the_client_reads_it(
     authority: Authority, server_context: ssl.SSLContext
 ) -> None:
     """An answer of 40 MiB is counted in the budget, and encrypted only as the client reads."""

@@ -199,7 +199,7 @@ async def test_follower_counts_ticks_before_a_message_before_the_message() -> No
     assert core.leader is None
 
 
-async def test_follower_wakes_at_each_tick_once_the_leader_is_gone() -> None:
+async def test_follower_wakes_at_once_when_the_leader_is_gone() -> None:
     clock, core, ticked = ManualClock(), _follower(draw=2), asyncio.Event()
     ticks = _ticks(clock, ticked, timeout_ms=10 * MINUTE_MS)
     running = asyncio.create_task(ticks.run_ticks(core))

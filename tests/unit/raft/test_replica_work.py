@@ -110,7 +110,7 @@ async def test_committed_log_reload_skips_a_damaged_snapshot(net: Net) -> None:
 
 
 @pytest.mark.parametrize("crc", ["other", None])
-async def test_replica_work_received_snapshot_is_installed_only_with_a_correct_crc(
+async def test_replica_work_received_snapshot_with_a_wrong_crc_is_refused_and_without_one_installed(
     net: Net, crc: str | None
 ) -> None:
     """None comes from older software, and is accepted as before."""

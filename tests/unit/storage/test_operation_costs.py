@@ -483,7 +483,7 @@ def rot_header(mem: MemVfs, handle: LogHandle, shape: LargeLog, offset: int) -> 
 
 
 @SIZES
-async def test_append_to_a_segment_without_its_index_rolls_and_reads_nothing(times: int) -> None:
+async def test_append_to_a_segment_without_its_index_rolls_without_a_rebuild(times: int) -> None:
     """Appends keep their order without waiting: the index is rebuilt when a read needs it."""
     mem = MemVfs()
     shape = larger_segments(times)
@@ -527,7 +527,7 @@ async def test_reads_that_need_the_same_index_wait_for_one_rebuild() -> None:
     await manager.close(1)
 
 
-async def test_rebuild_ends_when_its_segment_is_truncated() -> None:
+async def test_read_that_waits_for_a_rebuild_succeeds_although_its_segment_is_truncated() -> None:
     shape = replace(larger_segments(2), segments=2)
     handle, steps, _, manager = await served_without_index(shape)
     read = asyncio.ensure_future(handle.read_checked(5, 1, shape.end_offset, True))

@@ -75,7 +75,7 @@ def test_spend_of_a_fractional_rate_waits_for_whole_units() -> None:
     assert rig.rates.spend(mutations, client, -6) == 0, "returned"
 
 
-def test_spend_by_addresses_is_apart() -> None:
+def test_spend_of_each_address_has_its_own_rate() -> None:
     key = "connection_creation_rate"
     rig = Rig({(("ip", None),): {key: 1.0}, (("ip", "10.0.0.2"),): {key: 2.0}})
     waits = [rig.rates.spend(key, address_entity(f"10.0.0.{i}"), 12) for i in (1, 2, 3)]

@@ -14,7 +14,7 @@ def test_long_outage_is_logged_at_start_then_rarely_and_at_end() -> None:
     assert (outage.failures, outage.ended(2 * LOG_EVERY_MS)) == (0, None)
 
 
-def test_flapping_peer_is_logged_once_a_minute() -> None:
+def test_flapping_peer_is_logged_as_one_outage_per_quiet_period() -> None:
     outage, lines = Outage(), 0
     for at_ms in range(0, 10 * QUIET_MS, 2_000):
         lines += outage.failed(at_ms)

@@ -32,12 +32,18 @@ def test_wait_awake_times_out_and_leaves_the_future_pending(loop: VirtualLoop) -
     assert not awaited.done()
 
 
-def test_wait_awake_returns_at_once_on_result_or_error(loop: VirtualLoop) -> None:
+@pytest.mark.parametrize("error", [None, OSError("late")])
+def test_wait_awake_returns_at_once_on_result_or_error(
+    loop: VirtualLoop, error: OSError | None
+) -> None:
     awaited, waiting = begin(loop)
-    loop.call_after_us(500_000, awaited.set_exception, OSError("late"))
+    if error is None:
+        loop.call_after_us(500_000, awaited.set_result, None)
+    else:
+        loop.call_after_us(500_000, awaited.set_exception, error)
     loop.world.run_until(500_001)
     assert waiting.result() is True
-    assert isinstance(awaited.exception(), OSError)
+    assert awaited.exception() is error
 
 
 def test_wait_awake_after_a_pause_waits_the_remaining_time(loop: VirtualLoop) -> None:

@@ -47,7 +47,7 @@ def test_pem_in_the_configuration_is_loaded(password: str | None) -> None:
     assert load_truststore(config) == [AUTHORITY.certificate]
 
 
-def test_key_in_plain_text_may_have_a_password(tmp_path: Path) -> None:
+def test_unencrypted_key_is_loaded_although_a_key_password_is_set(tmp_path: Path) -> None:
     path = tmp_path / "k.pem"
     old_form = IDENTITY.key_pem(form=PrivateFormat.TraditionalOpenSSL)
     path.write_bytes(old_form + IDENTITY.certificate_pem)
@@ -90,7 +90,7 @@ def test_pkcs12_files_are_loaded_under_both_types(tmp_path: Path, kind: str) -> 
         (b"x" * (MAX_STORE_BYTES + 1), {}, "has more than"),
     ],
 )
-def test_unusable_keystore_error_says_what_to_do(
+def test_unusable_keystore_error_names_the_problem_without_the_key(
     tmp_path: Path, content: bytes | None, values: dict[str, str], problem: str
 ) -> None:
     if content is not None:
@@ -123,7 +123,7 @@ def test_unusable_truststore_error_names_the_problem(
     assert problem in str(caught.value)
 
 
-def test_missing_store_is_named_and_absent_truststore_is_empty(tmp_path: Path) -> None:
+def test_missing_keystore_file_is_named_and_an_unset_truststore_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "missing.pem"
     with pytest.raises(ConfigError, match=r"missing\.pem cannot be read: No such file"):
         load_keystore(ssl_config(**PEM, ssl_keystore_location=path))

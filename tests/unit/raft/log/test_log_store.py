@@ -536,7 +536,9 @@ class _Follower:
 
 
 @each_case("seed", range(6))
-def test_log_store_power_cut_during_a_truncation_leaves_the_old_or_the_new_log(seed: int) -> None:
+def test_log_store_power_cut_during_a_truncation_leaves_a_prefix_of_the_old_or_new_log(
+    seed: int,
+) -> None:
     rng = random.Random(seed)
     for nth in range(1, 1000):
         inner = _vfs()
@@ -554,7 +556,7 @@ def test_log_store_power_cut_during_a_truncation_leaves_the_old_or_the_new_log(s
     raise AssertionError("the workload never ran through")
 
 
-def test_log_store_append_never_truncates_below_a_snapshot() -> None:
+def test_log_store_append_of_an_entry_that_a_snapshot_covers_is_an_assertion_error() -> None:
     store = _filled(_vfs(), 10)
     _snapshot(store, 5)
     with pytest.raises(AssertionError):

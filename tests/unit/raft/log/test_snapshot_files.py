@@ -18,7 +18,7 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 
 @pytest.mark.parametrize("voters", [b"", b"who votes"])
-def test_snapshot_file_is_valid_once_finished_and_invalid_with_any_flipped_bit(
+def test_snapshot_file_is_valid_once_finished_and_invalid_with_any_changed_byte(
     voters: bytes,
 ) -> None:
     vfs = MemVfs()

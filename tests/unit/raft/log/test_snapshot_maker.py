@@ -63,7 +63,7 @@ async def test_snapshot_maker_writes_no_snapshot_of_entries_that_could_not_be_wr
     assert not any(item.name.endswith(".checkpoint") for item in vfs.list_dir(DIRECTORY))
 
 
-async def test_snapshot_maker_stop_does_not_wait_for_a_snapshot_that_waits(
+async def test_snapshot_maker_snapshot_that_waits_for_an_entry_ends_when_waits_are_released(
     vfs: FaultVfs, node: Node
 ) -> None:
     """The stop waited for the event loop, and the snapshot never released the loop."""

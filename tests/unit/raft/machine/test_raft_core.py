@@ -171,7 +171,7 @@ def test_raft_core_refused_candidate_retries_without_waiting_for_absent_voters()
     assert core.role is Role.PROSPECTIVE, "it asks again"
 
 
-def test_raft_core_hesitating_voter_campaigns_only_if_no_other_voter_does() -> None:
+def test_raft_core_hesitating_voter_ignores_timeout_now_and_campaigns_late() -> None:
     core = _core(voters=(1, 2, 3))
     core.hesitates = True
     core.step(TimeoutNow(sender=node(2), to=node(1), term=core.term))
@@ -218,7 +218,9 @@ def test_raft_core_unsent_messages_are_bounded_and_the_newest_are_kept() -> None
     core = _core(voters=(1, 2, 3))
     for term in range(2 * MAX_UNSENT_MESSAGES):
         core.step(PreVote(sender=node(2), to=node(1), term=term, last_offset=-1, last_term=0))
+    core.step(PreVote(sender=node(3), to=node(1), term=1, last_offset=-1, last_term=0))
     messages = core.ready().messages
     assert len(messages) == MAX_UNSENT_MESSAGES
-    core.step(PreVote(sender=node(3), to=node(1), term=1, last_offset=-1, last_term=0))
-    assert [message.to for message in core.ready().messages] == [node(3)]
+    assert {message.to for message in messages[:-1]} == {node(2)}
+    assert messages[-1].to == node(3)
+    assert core.ready().messages == ()

@@ -299,7 +299,7 @@ async def test_open_new_ignores_lost_and_found_and_is_remembered_until_forgotten
     log_dir.close()
 
 
-async def test_reopen_reports_a_damaged_known_dirs_file() -> None:
+async def test_reopen_with_a_damaged_known_dirs_file_raises_operating_error() -> None:
     node = Node()
     node.meta.open("/meta/known-log-dirs.json", OpenMode.CREATE).write_at(0, [b"{"])
     node.disk("/d1", 1)

@@ -208,7 +208,7 @@ def truncate_segment_file(vfs: MemVfs, base: int, batches: int) -> None:
     vfs.open(path_of(base), OpenMode.READ_WRITE).truncate(batches * len(batch(body=bytes(200))))
 
 
-def test_log_loader_clean_start_reads_the_end_of_the_newest_segment_only() -> None:
+def test_log_loader_clean_start_finds_the_log_end_without_a_scan() -> None:
     vfs, _ = closed()
     loaded = load_cleanly(vfs)
     assert (loaded.log.view().log_end_offset, loaded.scanned_bytes) == (12, 0)

@@ -115,7 +115,7 @@ def test_rebuild_is_dropped_if_retention_removed_a_segment_meanwhile() -> None:
     assert _finish(log, again.replay)
 
 
-def test_truncation_into_a_segment_waits_for_the_rebuild_and_keeps_earlier_entries() -> None:
+def test_truncation_with_a_damaged_transaction_index_requires_a_rebuild_first() -> None:
     log = _log_with_damaged_indexes(MemVfs())
     with pytest.raises(ReplayNeededError) as unread:
         log.truncate_to(COUNT)

@@ -149,7 +149,7 @@ def test_put_in_place_shows_compacted_segments_before_they_are_renamed() -> None
     assert segments.take_retired() == sources
 
 
-def test_open_beside_of_compacted_segment_never_opens_the_source() -> None:
+def test_open_beside_of_compacted_segment_opens_the_compacted_file() -> None:
     """A scrub that read the source reported it as a damaged copy of the compacted segment."""
     vfs = MemVfs()
     segments = four_segments(vfs)

@@ -105,7 +105,7 @@ def test_producer_snapshot_ends_with_the_last_batch_of_the_producer() -> None:
     assert data.endswith(last)
 
 
-def test_producer_snapshot_with_any_damage_is_rejected() -> None:
+def test_producer_snapshot_with_any_changed_byte_or_missing_end_is_rejected() -> None:
     data = state_after(header(0)).to_snapshot()
     for at in range(len(data)):
         spoiled = bytearray(data)

@@ -432,7 +432,9 @@ def test_reload_truncates_at_a_gap_without_the_mark() -> None:
 
 
 @pytest.mark.parametrize("flip", [(1, 0x40), (7, 0x01), (30, 0x01), (64, 0x80)])
-def test_read_detects_damage_in_a_log_with_gaps(flip: tuple[int, int]) -> None:
+def test_read_in_a_log_with_gaps_detects_damage_except_a_plausible_base_offset(
+    flip: tuple[int, int],
+) -> None:
     """The base offset has no CRC: a wrong one points out of the segment, or back."""
     vfs = MemVfs()
     log = make(vfs=vfs)
@@ -464,7 +466,7 @@ def test_truncate_into_a_gap_ends_the_log_after_its_last_batch() -> None:
     assert read_all(reload(log, vfs, clean=False)) == [(0, 1)]
 
 
-def test_start_at_lets_retention_remove_hidden_segments() -> None:
+def test_start_at_raises_the_log_start_and_retention_removes_segments_below_it() -> None:
     """KIP-107 removes whole segments below the new start."""
     log = make()
     for _ in range(9):

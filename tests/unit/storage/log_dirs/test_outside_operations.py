@@ -85,7 +85,7 @@ async def copy(
         "another path by name",
     ],
 )
-async def test_run_copy_error_takes_the_right_directory_offline(
+async def test_run_copy_error_takes_only_the_failed_directory_offline(
     number: int, path: str | None, reading: int | None, offline: int
 ) -> None:
     source, target, executor = pair()

@@ -68,7 +68,7 @@ def full() -> OSError:
     return OSError(ENOSPC, "No space")
 
 
-async def test_saturation_fill_up_from_another_thread_releases_the_reserve() -> None:
+async def test_saturation_fill_up_releases_the_reserve_and_reports_one_change() -> None:
     saturated = Saturated()
     with capture_logs() as logged:
         saturated.saturation.fill_up("append: No space", full(), is_attempt=False)

@@ -83,7 +83,7 @@ async def test_close_logs_reports_progress_between_fsyncs() -> None:
     assert running_ms == [0] * (6 * REPLICAS)
 
 
-async def test_close_logs_of_unchanged_logs_writes_and_opens_nothing() -> None:
+async def test_close_logs_of_unchanged_logs_needs_one_operation_per_replica() -> None:
     mem = MemVfs()
     await (await start_with_records(mem)).close(1)
     vfs = CountingVfs(mem)

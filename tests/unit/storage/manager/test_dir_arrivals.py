@@ -90,7 +90,9 @@ async def test_dir_arrival_keeps_a_longer_copy_of_a_served_replica_as_stray() ->
     assert all(name.endswith("-stray") for name in node.names(0))
 
 
-async def test_dir_arrival_superseded_copy_that_cannot_be_renamed_is_reported() -> None:
+async def test_dir_arrival_superseded_copy_that_cannot_be_renamed_takes_its_directory_offline() -> (
+    None
+):
     node = await start()
     await create(node, 1)
     fail_dir(node, node.source)

@@ -44,7 +44,7 @@ async def start(*vfss: MemVfs | FaultVfs) -> LogManager:
     return manager
 
 
-async def test_create_counts_a_pending_replica_in_its_directory() -> None:
+async def test_create_during_a_pending_creation_returns_the_replica_of_the_first_request() -> None:
     manager = await start(MemVfs(), MemVfs())
     one, two = manager.dirs()
     first = asyncio.create_task(manager.create(TP, TOPIC_ID, directory_id(2)))
@@ -255,7 +255,7 @@ async def test_create_places_replicas_as_dir_chooser_does() -> None:
     assert [len(manager.handles_in(log_dir)) for log_dir in rig.dirs] == [0, 2, 5]
 
 
-async def test_dir_chooser_counts_a_pending_move_in_its_target() -> None:
+async def test_dir_chooser_reserves_space_for_a_pending_move_in_its_target() -> None:
     """The bytes still to be copied count, and the space of a segment as for each replica."""
     rig = Rig(9, 9)
     manager = manager_of(rig.dirs, CONFIG, rig.clock)

@@ -434,7 +434,7 @@ async def test_drop_removes_the_replicas_of_an_offline_directory() -> None:
         await manager.create(TP, TOPIC_ID)
 
 
-async def test_update_config_applies_to_present_and_future_replicas() -> None:
+async def test_update_config_applies_to_present_and_later_created_replicas() -> None:
     manager = await start(MemVfs())
     handle = await manager.create(TP, TOPIC_ID)
     manager.update_config("t", TopicConfig(retention_ms=5), [0])
@@ -487,7 +487,9 @@ async def test_close_of_a_log_that_fails_closes_the_other_logs() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["write_at", "rename"])
-async def test_close_that_finds_the_disk_full_uses_the_reserve(path: str, kind: str) -> None:
+async def test_close_that_finds_no_space_once_still_marks_a_clean_shutdown(
+    path: str, kind: str
+) -> None:
     """Without the mark the replicas would not be eligible to lead (ADR 57)."""
     mem = MemVfs()
     vfs = FaultVfs(mem)

@@ -27,7 +27,7 @@ def loading_of(node: Node) -> DirLoading:
     )
 
 
-async def test_dir_loading_reports_replicas_futures_and_unknown_names() -> None:
+async def test_dir_loading_returns_replicas_and_futures_and_logs_unknown_names() -> None:
     node = await start()
     await create(node, 4)
     await move_to_end(node)
@@ -45,7 +45,7 @@ async def test_dir_loading_reports_replicas_futures_and_unknown_names() -> None:
     assert loaded.moved_here == []
 
 
-async def test_dir_loading_reports_replicas_that_were_moved_here() -> None:
+async def test_dir_loading_returns_replicas_that_were_moved_here() -> None:
     node = await start()
     await create(node, 4)
     await move_to_end(node)

@@ -161,7 +161,7 @@ async def test_offset_checkpoints_forget_no_present_replica() -> None:
     assert node.manager.remembers(TP)
 
 
-async def test_offset_checkpoints_damaged_file_is_reported_and_read_as_empty() -> None:
+async def test_offset_checkpoints_damaged_file_is_logged_and_read_as_empty() -> None:
     node = await start()
     await create(node, 2)
     await checkpoint(node.manager)

@@ -209,7 +209,7 @@ async def test_promote_future_uses_a_config_that_changed_meanwhile() -> None:
         assert (await promoting).config.retention_ms == 5
 
 
-async def test_read_that_started_before_a_promotion_completes_until_the_purge() -> None:
+async def test_replaced_replica_is_readable_until_its_purge_and_not_writable() -> None:
     node = await start()
     old = await create(node)
     before = await content(old)

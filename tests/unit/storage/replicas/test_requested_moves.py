@@ -49,7 +49,7 @@ async def test_requested_moves_notes_and_removals_survive_a_power_cut() -> None:
         assert after.source_of(KEYS[2], B) == A
 
 
-async def test_requested_moves_forget_that_failed_is_not_lost() -> None:
+async def test_requested_moves_forget_that_failed_can_be_repeated() -> None:
     vfs = FaultVfs(disk())
     moves = await loaded(vfs)
     await moves.note(KEYS[0], A, B)
@@ -62,7 +62,7 @@ async def test_requested_moves_forget_that_failed_is_not_lost() -> None:
     assert (await loaded(vfs)).source_of(KEYS[0], B) is None
 
 
-async def test_requested_moves_damaged_file_is_reported_and_read_as_empty() -> None:
+async def test_requested_moves_damaged_file_is_logged_and_read_as_empty() -> None:
     for damaged in (b"", b"{}", b'{"version": 2, "moves": []}', b'{"version": 1, "moves": [{}]}'):
         mem = disk()
         file = mem.open("/d1/asked-moves.json", mode=OpenMode.CREATE)
@@ -75,7 +75,7 @@ async def test_requested_moves_damaged_file_is_reported_and_read_as_empty() -> N
         assert (await loaded(mem)).source_of(KEYS[0], B) == A
 
 
-async def test_requested_moves_load_drops_irrelevant_notes() -> None:
+async def test_requested_moves_load_drops_notes_that_the_filter_rejects() -> None:
     mem = disk()
     moves = await loaded(mem)
     await moves.note(KEYS[0], A, B)

@@ -420,7 +420,7 @@ async def test_future_copy_checkpoint_of_a_moved_replica_is_removed_at_the_next_
     assert not node.disks[1].exists("/d2/t-0/future-copy-checkpoint")
 
 
-async def test_swap_recovery_reports_an_unreadable_source_half() -> None:
+async def test_swap_recovery_logs_an_unreadable_source_half_and_keeps_the_future_copy() -> None:
     node, _ = await interrupted_swap()
     node.disks[0].open(f"/d1/{DELETE}/partition.metadata", OpenMode.READ_WRITE).truncate(2)
     with capture_logs() as events:

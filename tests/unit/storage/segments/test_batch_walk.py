@@ -110,7 +110,9 @@ def test_walk_around_damage_joins_adjacent_damage_up_to_a_known_batch() -> None:
 
 
 @each_case("at", range(0, 61))
-def test_walk_around_damage_passes_a_damaged_header_by_the_index(at: int) -> None:
+def test_walk_around_damage_passes_a_damaged_header_except_the_leader_epoch_by_the_index(
+    at: int,
+) -> None:
     """The leader epoch is the exception, because no other part of the batch confirms it."""
     data = data_of(5)
     data[2 * SIZE + at] ^= 0x40

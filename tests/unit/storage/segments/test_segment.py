@@ -261,7 +261,7 @@ def test_recreate_empty_segment_on_a_full_disk_needs_no_free_space() -> None:
     left=st.integers(0, 30),
     loaded=st.booleans(),
 )
-def test_truncate_leaves_the_same_indexes_as_a_rebuild(
+def test_truncate_leaves_the_positions_and_largest_timestamp_of_a_rebuild(
     timestamps: list[int], left: int, loaded: bool
 ) -> None:
     vfs = MemVfs()
