@@ -53,7 +53,7 @@ async def alter_entity(
     adds: Mapping[str, str],
     deletes: Sequence[str],
 ) -> None:
-    """Change quotas, or SCRAM credentials of a user.
+    """Change quotas, or SCRAM credentials of a user, and print that it was done.
 
     :raises click.UsageError: names are missing, or keys do not belong to the types.
     :raises QuotaCommandError: a key to delete is not set, or a value is no number.

@@ -307,6 +307,8 @@ class ClusterProcesses:
     async def stop(self, *, timeout_s: float = 30.0) -> list[str]:
         """Stop brokers, then controllers, and return the names of daemons that had to be killed.
 
+        Their own hosts, if any, are removed.
+
         :param timeout_s: how long each daemon may take, in seconds.
         """
         brokers = [broker for broker in self.brokers.values() if broker.is_running]
@@ -660,7 +662,11 @@ def _read_daemon(run_dir: Path, entry: Mapping[str, Any], privileges: Privileges
 
 
 def directory_id(path: Path) -> str | None:
-    """Return the id in the directory's ``meta.properties``, or ``None`` without a readable id."""
+    """Return the id in the directory's ``meta.properties``, or ``None`` without a readable file or
+    without an id.
+
+    :raises ConfigError: the file is malformed.
+    """
     meta = path / "meta.properties"
     try:
         return parse_properties(meta.read_text(encoding="utf-8"), str(meta)).get("directory.id")

@@ -40,7 +40,9 @@ _numbers: Final = itertools.count(1)
 
 
 def why_not() -> str | None:
-    """Return the reason why this machine or user cannot mount one, or ``None`` if it can."""
+    """Return the reason why this user cannot mount a fault file system on this machine; None if
+    the user can.
+    """
     if not os.path.exists(_DEVICE):
         return f"there is no {_DEVICE}"
     if not os.access(_DEVICE, os.R_OK | os.W_OK):

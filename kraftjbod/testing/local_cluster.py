@@ -209,7 +209,8 @@ class LocalCluster:
     def close(self, *, keep: bool = False) -> None:
         """Kill every daemon and remove the disks.
 
-        :param keep: keep the run directory with the daemons' logs.
+        :param keep: keep the run directory with the daemons' logs. A given ``run_dir`` stays in any
+            case.
         """
         processes, self._processes = self._processes, None
         try:

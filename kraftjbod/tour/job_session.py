@@ -81,7 +81,8 @@ class JobSession:
     def ask(self, name: str, *options: str) -> asyncio.Future[Answer]:
         """Queue a job and return a future with its answer.
 
-        The job's preparation starts at once; its answer follows those of earlier jobs.
+        The job's preparation starts at once; its answer follows those of earlier jobs. If the
+        process cannot be started or ends first, the future fails with :class:`JobFailedError`.
         """
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         # Mark exceptions as retrieved: asyncio would log them for abandoned jobs.

@@ -72,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def run(run_dir: Path, reporter: Reporter, *, with_pipeline: bool) -> int:
     """Run the tour from empty disks to a repaired cluster and the Spark jobs; return the exit code.
 
-    A cluster of an earlier run in ``run_dir`` is stopped, and its data removed.
+    A cluster of an earlier run in ``run_dir`` is stopped, and its data removed. The new cluster
+    stays up, unless an exception ends the tour. The exit code is 0 if everything was good, else 1.
     """
     await _clear(run_dir, reporter)
     dealing = asyncio.create_task(asyncio.to_thread(deal_standard_library, PARTITIONS))

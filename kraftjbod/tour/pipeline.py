@@ -54,7 +54,11 @@ class Pipeline:
 
     async def take(self) -> bool:
         """Run all jobs. Return False if Spark is not installed, a job failed, or the audit found a
-        difference. Errors are printed and not raised."""
+        difference. Expected errors are printed and not raised.
+
+        Tables of an earlier run are removed, and the answers of the jobs are written to
+        ``pipeline.json`` of the cluster.
+        """
         if not self.jobs.is_installed():
             self.reporter.trouble(
                 "The pipeline is left out: Spark is not installed (`make spark`)."

@@ -137,7 +137,9 @@ async def execute(
 
     :raises RefusedError: the cluster refuses the moves, others are running, or a move between
         directories did not start within ``options.timeout_ms``.
-    :raises ReassignmentError: the plan is impossible.
+    :raises ReassignmentError: the plan is impossible, or a broker refuses a move between
+        directories.
+    :raises OperatingError: a running broker does not apply a throttle; nothing was moved.
     """
     ongoing = await _ongoing(client)
     if ongoing and not options.is_additional:

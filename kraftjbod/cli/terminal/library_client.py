@@ -88,7 +88,12 @@ def read_settings(path: str | None, pairs: tuple[str, ...], option: str) -> dict
 
 
 def library_settings(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Translate ``settings`` from the Java client's names to librdkafka's."""
+    """Translate ``settings`` from the Java client's names to librdkafka's.
+
+    Settings that only the Java client has are dropped.
+
+    :raises ConfigError: a security setting is invalid, or a key store cannot be read.
+    """
     found: dict[str, Any] = {
         # The library's own messages repeat errors that are raised.
         "log_level": "2",

@@ -258,7 +258,7 @@ class PrincipalMapper:
     def __call__(self, certificate: bytes | None) -> str:
         """Return the principal of a client with the DER ``certificate``, None without one.
 
-        :raises ValueError: no rule matches the name in the certificate.
+        :raises ValueError: the certificate is malformed, or no rule matches the name in it.
         """
         if certificate is None:
             return ANONYMOUS

@@ -52,6 +52,7 @@ async def victims(client: ClusterClient, topic: str | None) -> list[Victim]:
     """Return all log directories without error, most leaders first, then most replicas.
 
     :param topic: counts leaders and replicas of this topic; ``None``: all replicas, no leaders.
+    :raises OperatingError: a broker does not answer, or the topic does not exist.
     """
     wanted = [] if topic is None else [topic]
     metadata = await client.retry(lambda: client.refresh_metadata(wanted))
@@ -131,7 +132,9 @@ async def seen(
 
 
 class ClusterWatch:
-    """Polls the metadata of a topic and records every change of a leader.
+    """Polls the metadata of a topic and records each leader change that two polls show.
+
+    ``leaders`` has the newest leader by partition, and ``changes`` the changes in order.
 
     The watch has its own client, so that its requests do not wait for requests of others.
     """

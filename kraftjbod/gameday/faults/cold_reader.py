@@ -134,7 +134,8 @@ class ColdReader:
 
 
 def evict_topic(paths: Sequence[Path], topic: str) -> int:
-    """Flush the segments of ``topic`` and remove their pages from memory; return their size.
+    """Flush the segments of ``topic`` and remove their pages from memory; return their size
+    in bytes.
 
     :raises CannotPlay: a directory or a segment cannot be opened.
     """

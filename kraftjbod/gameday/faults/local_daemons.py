@@ -41,7 +41,7 @@ async def busiest_broker(
     """Return the broker that leads most partitions of ``topic``, its directories, and its pid.
 
     :param broker_id: the broker, if it was chosen already.
-    :raises CannotPlay: the broker is not on this machine.
+    :raises CannotPlay: the broker is not on this machine, or has no online directory.
     """
     found = await victims(client, topic)
     leaders = [p.leader for p in client.metadata.topic(topic).partitions.values()]
@@ -86,7 +86,8 @@ async def require_local_cluster(client: ClusterClient, topic: str) -> ClusterPro
 
     Faults on controllers and restarts of brokers need its processes and configuration files.
 
-    :raises CannotPlay: the cluster was not started by ``kraftjbod-local``.
+    :raises CannotPlay: the cluster was not started by ``kraftjbod-local``, or is not on this
+        machine.
     """
     broker_id, _, pid = await busiest_broker(client, topic)
     cluster = local_cluster_of(broker_id, pid)

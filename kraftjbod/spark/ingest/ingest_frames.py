@@ -43,8 +43,10 @@ _ENDS_WITH_OBJECT: Final = r"\}[ \t\r\n]*$"
 class Judgement:
     """Rules to classify records.
 
-    ``event_time`` is the path of a field of the value, with dots; None: the record's timestamp is
-    its event time. A record is late more than ``late_after_ms`` after it; None: no record is late.
+    ``event_time`` is the path of a field of the value, with dots. A record is late if its timestamp
+    is more than ``late_after_ms`` after that field. If ``event_time`` is None, the record is late
+    if the job reads it more than ``late_after_ms`` after its timestamp. No record is late if
+    ``late_after_ms`` is None.
 
     :raises ConfigError: the field is not in the schema, or is not a time.
     """

@@ -36,14 +36,19 @@ def ages(samples: DataFrame, now_s: float) -> DataFrame:
 
 
 def log_dirs(samples: DataFrame) -> DataFrame:
-    """Return the table ``log_dirs``: the newest row of ``log_dir_samples`` of each directory."""
+    """Return the table ``log_dirs``: the newest row of ``log_dir_samples`` of each directory.
+
+    Directories that are missing in the latest round of their broker, of 90 s, are omitted.
+    """
     return as_table(_latest(samples, DIRECTORY), LOG_DIRS)
 
 
 def replicas(samples: DataFrame) -> DataFrame:
     """Return the table ``replicas`` from ``replica_samples``.
 
-    The write rate is that between the newest two samples; 0 if there is only one.
+    The write rate, in bytes per second, is that between the newest two samples of one incarnation
+    of the broker; 0 if there is only one. Replicas that are missing in the latest round of their
+    broker, of 90 s, are omitted.
     """
     per_replica = Window.partitionBy(*REPLICA, "is_future", "incarnation").orderBy("time")
     before, now = F.lag("time").over(per_replica), F.lag("appended_bytes_total").over(per_replica)

@@ -171,8 +171,8 @@ def within(frame: DataFrame, column: str, first_s: float, last_s: float) -> Data
 
 
 def span(windows: DataFrame) -> DataFrame:
-    """Return SPAN, one row: first and last time of ``log_dir_windows``, and their shortest
-    length."""
+    """Return SPAN, one row: first and last time of ``log_dir_windows``, their shortest length in
+    seconds, and their number."""
     lengths = windows.withColumn(
         "seconds", F.col("window_end").cast("double") - F.col("window_start").cast("double")
     )
@@ -211,6 +211,9 @@ def points(windows: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
 
     Sizes are those of the last window in a bucket, or null if they are unknown, as for an offline
     directory. The latency is that of the slowest window in the bucket.
+
+    :param chosen: the directories.
+    :param bucket_s: length of a bucket, in seconds.
     """
     return with_schema(_by_bucket(_of(windows, chosen), bucket_s), POINTS)
 

@@ -53,6 +53,8 @@ def spark_session(
 ) -> SparkSession:
     """Return a session on ``master``, by default ``local[*]``, or this process's existing session.
 
+    An existing session keeps its master and its settings.
+
     :param conf: settings of Spark, which replace this project's.
     :param is_short: for a job of limited duration: a local Java starts faster, but runs slower
         after some minutes.

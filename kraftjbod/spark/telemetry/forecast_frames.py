@@ -163,7 +163,7 @@ def _fitted(parts: DataFrame) -> DataFrame:
 def _with_errors(fitted: DataFrame) -> DataFrame:
     """Add the error of the line: ``variance`` of one observation, ``quantile`` and ``slope_error``.
 
-    ``variance`` is widened for correlated residuals. All columns and the slope are null if the
+    ``variance`` is widened for correlated residuals. These columns and the slope are null if the
     directory has too few points.
     """
     n = F.when(F.col("n") >= LEAST, F.col("n"))
@@ -189,13 +189,14 @@ def _with_errors(fitted: DataFrame) -> DataFrame:
 
 
 def _when_full(fitted: DataFrame, horizon_s: int) -> DataFrame:
-    """Add the times at which the line and its band reach ``total``.
+    """Add the times at which the line and its band reach ``total_bytes``.
 
-    With b the slope, x seconds from the middle of the samples and d bytes from their mean to
-    ``total``, the band reaches ``total`` at the x with (d - b x)^2 = (slope_error x)^2 + level^2.
-    That is a quadratic equation in x with the leading coefficient b^2 - slope_error^2. If the
-    coefficient is positive, the direction of the line is certain. Otherwise only the early end
-    exists.
+    ``full_at`` is the time of the line; ``earliest`` and ``latest`` are those of the band. With b
+    the slope, x seconds from the mean time of the points and d bytes from their mean to
+    ``total_bytes``, the band reaches ``total_bytes`` at the x with
+    (d - b x)^2 = (slope_error x)^2 + level^2. That is a quadratic equation in x with the leading
+    coefficient b^2 - slope_error^2. If the coefficient is positive, the direction of the line is
+    certain, and a line that falls has no times. Otherwise only the early end exists.
     """
     slope, error = F.col("slope"), F.col("slope_error")
     quadratic = (

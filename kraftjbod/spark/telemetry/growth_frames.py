@@ -34,6 +34,8 @@ def growth(dirs: DataFrame, replicas: DataFrame, window_s: int) -> DataFrame:
     """Return the table ``growth``: for each topic, broker and directory its size, and the growth
     and the writes per second over the time of the samples.
 
+    Removed directories and those that are offline now are not included.
+
     :param dirs: rows of ``log_dir_samples``.
     :param replicas: rows of ``replica_samples``.
     :param window_s: length of a window, in seconds, to find removed directories.
@@ -145,7 +147,7 @@ def _by_topic(replicas: DataFrame) -> DataFrame:
 
 def _by_broker(dirs: DataFrame) -> DataFrame:
     """Return the growth of brokers: sums over their directories. A directory without a rate
-    adds 0."""
+    is left out of the sum of rates, which is null if no directory has one."""
     rated = dirs.withColumn("growth", _dir_growth()).withColumn("write", _dir_writes())
     brokers = rated.groupBy(F.col("broker_id").alias("name")).agg(
         F.sum("last_bytes").alias("size_bytes"),
@@ -167,7 +169,8 @@ def _by_dir(dirs: DataFrame) -> DataFrame:
 
 
 def _skew(scope: str, parts: DataFrame, name: str) -> DataFrame:
-    """Return the skew of one scope. A whole without bytes has the skew 1."""
+    """Return the skew of one scope: the largest size divided by the mean. A whole without bytes
+    has the skew 1."""
     wholes = parts.groupBy(F.col(name).alias("name")).agg(
         F.count("*").alias("parts"),
         F.avg("bytes").alias("mean_bytes"),

@@ -115,7 +115,7 @@ class MemVfs:
 
     def names_after_crash(self, seed: int) -> dict[str, MemFile | None]:
         """Return the file of each path that would exist after a power cut now; None for a
-        directory.
+        directory or a link.
 
         :param seed: selects which changes since the last sync survive.
         """
