@@ -109,7 +109,7 @@ async def test_saturation_on_a_real_disk_releases_and_rebuilds_the_reserve_repea
             await log_dir.run_operation(OpKind.APPEND, lambda: write(log_dir, "room", MIB))
 
 
-async def test_saturation_on_a_real_disk_lasts_until_there_is_space(disk: Disk) -> None:
+async def test_saturation_on_a_real_disk_continues_while_there_is_no_space(disk: Disk) -> None:
     async with opened(disk) as (log_dir, channel):
         disk.fill()
         with pytest.raises(LogDirImpairedError):

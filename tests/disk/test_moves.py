@@ -125,7 +125,7 @@ async def content(handle: LogHandle) -> bytes:
     ("source", "target"),
     [("ext4", "xfs"), ("xfs", "ext4"), ("ext4", "tmpfs"), ("tmpfs", "xfs"), ("ext4", "ext4")],
 )
-async def test_move_between_any_file_systems_keeps_the_content(source: Kind, target: Kind) -> None:
+async def test_move_between_file_systems_keeps_the_content(source: Kind, target: Kind) -> None:
     async with node(source, target) as moving:
         before = await content(moving.handle)
         await moving.copy()

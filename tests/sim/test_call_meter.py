@@ -25,6 +25,10 @@ def _nothing() -> None:
     return
 
 
+def _trace_nothing(*_: object) -> None:
+    return
+
+
 def _call(times: int) -> None:
     for _ in range(times):
         _nothing()
@@ -85,13 +89,15 @@ def test_calls_of_a_thread_delay_its_next_wait_and_its_result_and_not_the_loop()
     world.run_until(1_001_000)
 
 
-def test_meter_leaves_the_tracing_of_others_alone() -> None:
+def test_counting_under_another_trace_function_keeps_it_and_counts_nothing() -> None:
     meter = CallMeter()
     before = sys.gettrace()
-    sys.settrace(lambda *_: None)
+    sys.settrace(_trace_nothing)
     try:
         with meter.counting():
             _call(10)
+        kept = sys.gettrace()
     finally:
         sys.settrace(before)
+    assert kept is _trace_nothing
     assert meter.take() == meter.calls == 0

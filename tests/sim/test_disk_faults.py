@@ -24,7 +24,7 @@ class _Disk:
         self.faults = DiskFaults(self)
 
 
-def test_eio_fault_fails_all_operations_or_one() -> None:
+def test_eio_lasts_until_healed_and_eio_once_fails_at_most_one_operation() -> None:
     disk = _Disk()
     disk.faults.begin_fault(DiskFault.EIO)
     for _ in range(3):

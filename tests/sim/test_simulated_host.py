@@ -83,7 +83,7 @@ def test_killed_process_runs_no_cleanup_and_loses_no_bytes(make_host: Make) -> N
     assert _size(host) > 51
 
 
-def test_power_cut_may_lose_unsynced_bytes(make_host: Make) -> None:
+def test_power_cut_keeps_synced_bytes_and_is_repeatable(make_host: Make) -> None:
     left = set()
     for _ in range(2):
         host, _ = make_host()
@@ -124,7 +124,7 @@ def test_kill_at_operation_prevents_that_operation(make_host: Make) -> None:
     assert not host.is_up
 
 
-def test_paused_process_catches_up_after_the_pause(make_host: Make) -> None:
+def test_stop_during_a_pause_is_handled_after_the_pause(make_host: Make) -> None:
     host, life = make_host()
     host.world.run_until(20_500)
     resume = host.pause_process()

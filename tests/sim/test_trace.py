@@ -9,12 +9,16 @@ def test_trace_hash_changes_with_every_step_and_line() -> None:
     said: list[str] = []
     trace = Trace(keep=2, on_line=said.append)
     trace.now_us = lambda: 1_500_000
+    hashes = [trace.hash]
     trace.note("broker-1", "disk", "open /d0/f 0")
-    before = trace.hash
+    hashes.append(trace.hash)
     trace.step(1_600_000, 3)
-    assert trace.hash != before
+    hashes.append(trace.hash)
     trace.event("broker-1", {"event": "log_dir_offline", "level": "error", "timestamp": "now"})
+    hashes.append(trace.hash)
     trace.note("network", "fault", "heal all all")
+    hashes.append(trace.hash)
+    assert len(set(hashes)) == 5
     assert said[0] == "1.500000 broker-1 disk open /d0/f 0"
     assert said[1] == "1.500000 broker-1 error log_dir_offline "
     assert list(trace.lines) == said[1:]

@@ -68,7 +68,7 @@ def test_killed_broker_under_load_loses_no_acknowledged_record(
     assert judge(cluster.bootstrap, topic, load).findings == []
 
 
-def test_killed_controller_under_load_loses_no_record_and_no_metadata(
+def test_killed_controller_under_load_loses_no_record_and_decides_again(
     cluster: Cluster, topic: str
 ) -> None:
     """The load continues without the controller, and earlier decisions are known afterwards."""
@@ -117,7 +117,7 @@ def test_orderly_restart_of_all_daemons_keeps_all_records(cluster: Cluster, topi
     assert judge(cluster.bootstrap, topic, load).findings == []
 
 
-def test_controlled_shutdown_moves_leaders_before_the_broker_stops(
+def test_controlled_shutdown_moves_leaders_and_writes_clean_shutdown_files(
     cluster: Cluster, topic: str
 ) -> None:
     """The leaders move while the broker still runs, and it writes a clean shutdown file."""

@@ -152,7 +152,7 @@ def test_drain_empties_directory_which_can_then_be_removed(cluster: Cluster) -> 
     assert path in cluster.directories(1)
 
 
-def test_drain_empties_broker_which_can_then_be_stopped(cluster: Cluster) -> None:
+def test_drain_of_broker_moves_its_replicas_to_other_brokers(cluster: Cluster) -> None:
     name = filled_topic(cluster, [3, 1])
     done = drain(cluster, "--broker", "3", "--format", "json")
     assert done.returncode == 0, done.stderr

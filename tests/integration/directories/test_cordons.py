@@ -185,7 +185,9 @@ def test_dynamic_cordon_survives_restart_and_overrides_the_file(cluster: Cluster
     _wait_cordoned(cluster, 2)
 
 
-def test_cordon_of_stopped_broker_is_lifted_through_the_controller(cluster: Cluster) -> None:
+def test_cordon_of_stopped_broker_is_changed_at_the_controller_and_lifted_at_a_broker(
+    cluster: Cluster,
+) -> None:
     one, two = _path(cluster, 2, 1), _path(cluster, 2, 2)
     _cordon(cluster, 2, one, two)
     broker = cluster.brokers[2]

@@ -396,7 +396,7 @@ def test_permanently_lost_directory_is_forgotten(make_cluster: MakeCluster) -> N
         assert "is the last directory of this broker" in said
 
 
-def test_last_replica_is_abandoned_only_with_unclean_election_enabled(
+def test_forget_of_last_replica_with_unclean_election_enabled_requires_force(
     make_cluster: MakeCluster,
 ) -> None:
     cluster = _start(make_cluster)
@@ -459,7 +459,7 @@ def test_new_directory_is_added_under_load_and_forgotten_when_empty(
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
-def test_add_refuses_unusable_directories_with_reason(make_cluster: MakeCluster) -> None:
+def test_add_refuses_unusable_directories_and_logs_the_reason(make_cluster: MakeCluster) -> None:
     cluster = _start(make_cluster)
     home = cluster.brokers[BROKER].files.directory
     full = _new_dir(cluster, "full")

@@ -147,7 +147,7 @@ def test_slow_disk_is_demoted_and_promoted_again(
 
 
 @pytest.mark.long
-def test_slow_disk_is_only_logged_by_default(
+def test_slow_disk_with_action_warn_is_reported_and_keeps_its_leaders(
     make_cluster: MakeCluster, disk: FaultFs, tmp_path: Path
 ) -> None:
     cluster = start(make_cluster, disk, tmp_path, "warn")

@@ -202,7 +202,7 @@ def test_local_cluster_config_accepts_numbers_and_start_refuses_invalid_values()
         cluster.create_topic("short", config={"retention.ms": 60_000})
 
 
-def test_messages_after_loss_of_last_directory_suggest_start() -> None:
+def test_directory_requests_to_a_killed_broker_suggest_its_start() -> None:
     with LocalCluster(brokers=1, dirs=1, disks="plain") as cluster:
         broker = cluster.broker(1)
         broker.kill()

@@ -32,7 +32,7 @@ def test_secure_local_cluster_serves_its_users_and_refuses_strangers(security: S
             client.list_topics(timeout=3)
 
 
-def test_secure_local_cluster_with_authorizer_lets_only_the_super_user_administer() -> None:
+def test_secure_local_cluster_with_authorizer_shows_topics_to_the_super_user_only() -> None:
     config = {"authorizer.class.name": AUTHORIZER}
     with LocalCluster(
         brokers=1, dirs=1, disks="plain", security="sasl_plaintext", config=config

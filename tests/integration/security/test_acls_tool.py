@@ -93,7 +93,7 @@ def format_with_users(cluster: Cluster) -> None:
     subprocess.run([*command, config, "--add-scram", user], check=True, timeout=60)
 
 
-def test_user_of_format_logs_in_without_an_earlier_client(guarded: Guarded) -> None:
+def test_user_created_by_format_logs_in(guarded: Guarded) -> None:
     done = guarded.run("acls", "--list", user="first")
     assert "Cluster authorization failed" in done.stderr, done
 

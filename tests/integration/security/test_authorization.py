@@ -742,7 +742,9 @@ def test_metadata_lists_only_topics_that_the_client_may_describe(guarded: Guarde
     assert topic.topic_authorized_operations == 1 << Op.READ | 1 << Op.DESCRIBE
 
 
-def test_super_user_has_all_operations_and_others_none(guarded: Guarded) -> None:
+def test_cluster_operations_include_alter_for_the_super_user_and_are_none_for_others(
+    guarded: Guarded,
+) -> None:
     guarded.revoke_all()
     request = m.DescribeClusterRequest(include_cluster_authorized_operations=True)
     assert guarded.ask("alice", request).cluster_authorized_operations == 0

@@ -110,7 +110,9 @@ def secured(
     yield Secured(cluster, authority, path, ports["OUTER"])
 
 
-def test_key_store_changes_without_a_restart_and_survives_one(secured: Secured) -> None:
+def test_dynamic_key_store_applies_without_a_restart_and_survives_a_restart(
+    secured: Secured,
+) -> None:
     assert secured.served_name() == "first"
     secured.alter(
         __ssl_keystore_location=str(secured.path / "second.p12"),

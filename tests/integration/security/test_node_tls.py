@@ -231,7 +231,7 @@ def open_as_broker_2(secured: Secured, listener: str, path: Path) -> socket.sock
 
 
 @pytest.mark.parametrize("listener", ["INTERNAL", "CLIENTS"])
-def test_node_principal_counts_only_on_listener_between_brokers(
+def test_node_principal_acts_as_a_node_on_the_listener_between_brokers_only(
     secured: Secured, tmp_path: Path, listener: str
 ) -> None:
     """A certificate with a node's name gives no rights where clients connect.

@@ -196,7 +196,9 @@ def test_voter_change_from_non_member_is_refused_by_broker(cluster: Cluster) -> 
         assert honest.error_code != REFUSED, honest
 
 
-def test_controller_refuses_every_request_from_non_member(cluster: Cluster) -> None:
+def test_controller_refuses_heartbeat_voter_change_and_fetch_from_non_member(
+    cluster: Cluster,
+) -> None:
     broker = cluster.metadata().brokers[BrokerId(1)]
     forged = BrokerHeartbeatRequest(
         broker_id=BrokerId(1),

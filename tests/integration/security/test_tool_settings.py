@@ -162,7 +162,7 @@ def test_tools_create_describe_write_and_read_topics(secured: Secured, by: str) 
         ("reassign-partitions", ("--list",), ""),
     ],
 )
-def test_each_tool_logs_in_at_a_broker(
+def test_tool_logs_in_at_a_broker(
     secured: Secured, name: str, words: tuple[str, ...], text: str
 ) -> None:
     if name == "cluster":
@@ -189,7 +189,7 @@ def test_each_tool_logs_in_at_a_broker(
         ("metadata-quorum", ("describe", "--status"), "LeaderId"),
     ],
 )
-def test_each_tool_reaches_a_controller_with_the_certificate_of_a_node(
+def test_tool_reaches_a_controller_with_the_certificate_of_a_node(
     secured: Secured, name: str, words: tuple[str, ...], text: str
 ) -> None:
     done = secured.run_at_controller(name, *words)
@@ -197,7 +197,7 @@ def test_each_tool_reaches_a_controller_with_the_certificate_of_a_node(
     assert text in done.stdout, done
 
 
-def test_tool_with_wrong_password_ends_at_once_and_names_the_user(
+def test_tool_with_wrong_password_fails_and_names_the_user(
     secured: Secured, tmp_path: Path
 ) -> None:
     wrong = tmp_path / "wrong.properties"

@@ -265,7 +265,7 @@ def test_compacted_topic_refuses_records_without_key(cluster: Cluster) -> None:
     assert list(checker.read(cluster.bootstrap, "keys-only", 0)) == []
 
 
-def test_compact_and_delete_policies_apply_together(cluster: Cluster) -> None:
+def test_compacted_topic_with_delete_policy_is_limited_by_retention_bytes(cluster: Cluster) -> None:
     cluster.create_topic(
         "both",
         replication_factor=3,

@@ -291,7 +291,7 @@ def test_gameday_observe_breaks_nothing_and_ends_on_signal(
         assert "watched" in admin.list_topics()
 
 
-def test_game_day_reports_wrong_arguments_in_one_line(cluster: Cluster) -> None:
+def test_game_day_with_wrong_arguments_fails_with_reason(cluster: Cluster) -> None:
     unreachable = [str(TOOL), "--bootstrap-server", "127.0.0.1:1", "--scenario", "dead-disk"]
     with subprocess.Popen(unreachable, stderr=subprocess.PIPE, text=True) as alone:
         code, _, err = gameday(cluster, "--observe", "--topic", "nowhere")

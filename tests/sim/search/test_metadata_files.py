@@ -16,7 +16,7 @@ _CONFIG = {
 }
 
 
-def test_stored_entries_and_snapshot_equal_those_of_the_controller() -> None:
+def test_stored_entries_equal_those_of_the_controller_and_a_removed_snapshot_is_none() -> None:
     with SimulatedCluster(1, brokers=1, log_dirs=1, config=_CONFIG) as cluster:
         cluster.start()
         client = cluster.client("operator")

@@ -70,7 +70,7 @@ def test_damaged_batch_is_found_although_its_records_can_be_decoded() -> None:
     assert damaged_batch(data).startswith(f"batch at {len(sound)}")
 
 
-def test_leader_of_unknown_broker_or_topic_is_minus_one() -> None:
+def test_leader_of_leaderless_or_unknown_partition_is_minus_one() -> None:
     partitions = {
         partition: PartitionMetadata(
             partition=partition,

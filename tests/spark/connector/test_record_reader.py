@@ -163,7 +163,7 @@ def test_reader_of_compacted_log_skips_missing_offsets(cluster: Cluster) -> None
             assert after in own or compacted() != found
 
 
-def test_reader_of_range_with_missing_end_does_not_wait(cluster: Cluster) -> None:
+def test_reader_of_deleted_range_raises_data_loss_or_returns_nothing(cluster: Cluster) -> None:
     """The last records are deleted and no new ones exist: the end of the log shows that."""
     cluster.create_topic("tail", retention_ms=-1)
     live.write(cluster.bootstrap, "tail", live.values(10))
@@ -211,7 +211,7 @@ def test_reader_after_false_out_of_range_reads_the_offset(cluster: Cluster) -> N
         assert "offset 4 was said to be out of range" in consumer.trouble
 
 
-def test_reader_reports_a_topic_deleted_during_the_read(cluster: Cluster) -> None:
+def test_reader_of_deleted_topic_raises_data_loss_or_returns_nothing(cluster: Cluster) -> None:
     cluster.create_topic("going", retention_ms=-1)
     live.write(cluster.bootstrap, "going", live.values(10))
     live.delete_topic(cluster.bootstrap, "going")

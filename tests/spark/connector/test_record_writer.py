@@ -103,13 +103,13 @@ def test_writer_to_missing_partition_is_refused(cluster: Cluster) -> None:
         RecordWriter(settings(cluster)).write([row("two", b"x", partition=2)])
 
 
-def test_writer_of_record_too_large_for_the_client_is_refused(cluster: Cluster) -> None:
+def test_writer_refuses_record_too_large_for_the_client(cluster: Cluster) -> None:
     cluster.create_topic("small")
     with pytest.raises(WriteError, match=r"a record of 1100000 bytes for small.*1048576"):
         RecordWriter(settings(cluster)).write([row("small", b"x" * 1_100_000)])
 
 
-def test_writer_of_record_too_large_for_the_topic_is_refused(cluster: Cluster) -> None:
+def test_writer_fails_for_record_too_large_for_the_topic(cluster: Cluster) -> None:
     cluster.create_topic("smaller", max_message_bytes=2000)
     writer = RecordWriter(settings(cluster))
     with pytest.raises(WriteError, match=r"1 records not written: smaller-0: .*3000 bytes"):

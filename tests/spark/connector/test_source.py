@@ -278,7 +278,7 @@ def test_source_without_fail_on_data_loss_omits_missing_offsets(
         ({"subscribe": "fixed-a", "kafka.no.such": "1"}, ConfigError, 'property: "no.such"'),
     ],
 )
-def test_source_of_missing_topic_or_partition_names_it(
+def test_source_error_names_the_topic_partition_or_setting(
     fixed: Fixed, options: dict[str, str], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -319,7 +319,9 @@ def numbers(found: Sequence[Row]) -> list[int]:
     return sorted(int(row["value"]) for row in found)
 
 
-def test_source_stream_with_limit_has_batches_of_that_size(cluster: Cluster, topic: str) -> None:
+def test_source_stream_with_limit_has_batches_of_at_most_that_size(
+    cluster: Cluster, topic: str
+) -> None:
     live.add_partitions(cluster.bootstrap, topic, 3)
     cluster.wait_whole(topic)
     live.write(cluster.bootstrap, topic, live.values(100, partitions=3))

@@ -88,7 +88,7 @@ def test_ingest_writes_good_late_and_corrupt_records_to_folders_of_one_table(
     assert (again["rows"], again["batches"]) == (4, printed["batches"] + 1)
 
 
-def test_ingest_with_pattern_reads_matching_topics_and_of_none_makes_an_empty_table(
+def test_ingest_with_pattern_reads_matching_topics_with_and_without_records(
     cluster: Cluster, ingest: Ingest
 ) -> None:
     for topic in ("wide-1", "wide-2", "other"):

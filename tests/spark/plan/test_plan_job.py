@@ -311,7 +311,7 @@ def samples(spark: SparkSession, tables: Path, *, age_s: float) -> None:
         frame.write.mode("overwrite").parquet(str(tables / table))
 
 
-def test_plan_from_tables_uses_the_newest_telemetry(
+def test_plan_from_recent_tables_evens_write_rates(
     plan: Plan, spark: SparkSession, tmp_path: Path
 ) -> None:
     samples(spark, tmp_path / "tables", age_s=30)

@@ -102,7 +102,7 @@ def test_section_leads_state_the_main_finding() -> None:
     )
 
 
-def test_timeline_section_without_samples_lists_trouble_in_text() -> None:
+def test_timeline_section_without_samples_states_the_number_of_troubled_directories() -> None:
     hour = Buckets(first_s=BEGIN, last_s=BEGIN + 3600, bucket_s=600)
     well = ReportData(buckets=hour, dirs=[summary_row(1, "/a")], states=[])
     assert sections_of(well)["timeline"].lead == "Every directory was online all the time."

@@ -72,7 +72,7 @@ def test_summary_tiles_omit_unread_tables() -> None:
     assert tiles(ReportData(audit_counts=[])) == ["good | 0 | audit differences"]
 
 
-def test_summary_numbers_equal_the_tiles() -> None:
+def test_summary_numbers_are_computed_from_the_data_and_null_without_tables() -> None:
     assert json.loads(json.dumps(summary_numbers(DATA))) == {
         "from": BEGIN,
         "to": BEGIN + 3600,

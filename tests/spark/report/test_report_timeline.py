@@ -68,7 +68,7 @@ def test_timeline_plot_marks_each_failure_once() -> None:
     assert set(legend) <= set(words(plot.svg))
 
 
-def test_timeline_plot_of_large_cluster_counts_all_directories() -> None:
+def test_timeline_plot_with_counts_has_a_panel_of_all_directories_above_the_chosen_ones() -> None:
     counts = [
         {
             "time": BEGIN + 600 * place,

@@ -11,7 +11,7 @@ from tests.checkout import ROOT
 from tests.spark.running import environment, run
 
 
-def test_package_zip_holds_every_module_and_no_other_files() -> None:
+def test_package_zip_holds_every_module_and_no_pages_bytecode_or_compiled_modules() -> None:
     path = package_zip()
     assert path is not None
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "kraftjbod").rglob("*.py")}

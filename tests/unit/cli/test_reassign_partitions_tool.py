@@ -61,7 +61,7 @@ async def test_reassign_partitions_executes_cancels_and_verifies_a_plan(tmp_path
         )
 
 
-async def test_verify_with_progress_waits_for_completion(tmp_path: Path) -> None:
+async def test_verify_with_progress_of_a_completed_plan_clears_throttles(tmp_path: Path) -> None:
     async with moving_broker() as broker:
         broker.hold("foo", log_dir="/d2")
         broker.create("bar")
@@ -70,7 +70,7 @@ async def test_verify_with_progress_waits_for_completion(tmp_path: Path) -> None
         assert verified.stdout.splitlines()[-1] == "Clearing topic-level throttles on topic foo"
 
 
-async def test_generate_prints_proposal_and_list_prints_reassignments(tmp_path: Path) -> None:
+async def test_generate_prints_proposal_and_list_reports_no_reassignments(tmp_path: Path) -> None:
     async with moving_broker() as broker:
         broker.hold("foo")
         broker.replicas = (BROKER_ID,)

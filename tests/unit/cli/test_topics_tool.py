@@ -25,7 +25,7 @@ async def test_create_prints_kafkas_line_and_refuses_existing_topic() -> None:
         assert again.stderr == "error: Topic 'foo' already exists.\n"
 
 
-async def test_create_warns_if_one_broker_down_stops_all_writes() -> None:
+async def test_create_warns_if_one_broker_down_stops_writes_with_acks_all() -> None:
     """With Kafka's default of 1 for min.insync.replicas, such a topic would still accept writes."""
     async with mini_broker() as broker:
         words = ("--bootstrap-server", broker.address, "--create", "--replication-factor")
@@ -42,7 +42,7 @@ async def test_create_warns_if_one_broker_down_stops_all_writes() -> None:
         assert json.loads(document) == {"created": "json"}
 
 
-async def test_create_warns_of_names_that_collide_as_metrics() -> None:
+async def test_create_warns_of_a_name_that_could_collide_in_metric_names() -> None:
     async with mini_broker() as broker:
         reported = await invoke_ok(
             "--bootstrap-server", broker.address, "--create", "--topic", "a.b"

@@ -361,7 +361,7 @@ async def test_signal_stops_broker_process_before_registration(
 
 
 @pytest.mark.process
-async def test_broker_process_without_metadata_dir_exits_with_74(tmp_path: Path) -> None:
+async def test_broker_process_that_loses_its_metadata_dir_exits_with_74(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
     async with (
         controller() as port,
@@ -447,7 +447,7 @@ async def test_broker_process_that_cannot_start_prints_reason_in_one_line(
         assert said in err
 
 
-async def test_min_insync_replicas_of_file_is_ignored_and_logged(
+async def test_min_insync_replicas_of_file_is_logged_as_ignored(
     tmp_path: Path,
 ) -> None:
     path = format_disk(tmp_path / "d1", 1)

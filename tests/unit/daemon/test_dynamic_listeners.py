@@ -90,7 +90,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     rig.tls.close()
 
 
-async def test_take_uses_changed_key_store_and_the_files_again_afterwards(rig: Rig) -> None:
+async def test_take_uses_the_dynamic_key_store_until_it_is_removed(rig: Rig) -> None:
     assert "CN=first" in rig.subject
     present = DynamicBrokerConfig()
     rig.dynamic.take(present, rig.store("second.p12"))

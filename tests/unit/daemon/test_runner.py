@@ -189,7 +189,7 @@ def test_hanging_stop_is_aborted_after_shutdown_timeout(tmp_path: Path) -> None:
     assert "stop_timed_out" in err
 
 
-def test_second_signal_exits_at_once(tmp_path: Path) -> None:
+def test_second_signal_ends_a_hanging_stop(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         async def start(self): os.kill(os.getpid(), signal.SIGTERM)
@@ -249,7 +249,7 @@ def test_start_with_key_that_must_not_be_ignored_fails(tmp_path: Path) -> None:
     assert "create.topic.policy.class.name is a.Policy: no class can be loaded here" in err
 
 
-def test_start_with_security_key_fails(tmp_path: Path) -> None:
+def test_start_with_unsupported_security_key_fails(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
     code, _, err = _finish(_run(tmp_path, body, config="ssl.provider=SunJSSE"))
     assert code == runner.EXIT_CONFIG
@@ -342,7 +342,7 @@ def test_unknown_words_of_command_line_are_not_printed(
     assert "unknown words of the command line: 1, " in printed
 
 
-def test_override_of_password_may_be_a_reference(
+def test_override_of_password_must_be_a_reference(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     conf = tmp_path / "d.properties"

@@ -71,7 +71,7 @@ def scenario_run(broker: MiniBroker, reported: list[str], topic: str = "t") -> S
     )
 
 
-async def test_observe_runs_until_stopped_and_counts_own_records_only() -> None:
+async def test_observe_counts_its_records_until_stopped_and_keeps_the_topic() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         topic = broker.create("t", 2)
         stop = asyncio.Event()

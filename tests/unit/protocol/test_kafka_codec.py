@@ -408,7 +408,7 @@ def _uvarint(value: int) -> bytes:
 
 
 @pytest.mark.parametrize("where", ["header", "body"])
-def test_too_many_tags_are_refused_before_they_are_read(where: str) -> None:
+def test_decode_request_refuses_a_frame_with_too_many_tags(where: str) -> None:
     """Each tag takes two bytes, and reading all of them would block the event loop for seconds."""
     count = codec.MAX_REQUEST_ELEMENTS + 1
     tags = _uvarint(count) + b"\x64\x00" * count

@@ -118,7 +118,9 @@ def test_stamp_header_with_append_time_updates_crc() -> None:
 
 
 @given(st.integers(HEADER_BYTES - 44, 200), st.integers(0, 7))
-def test_validate_detects_any_flipped_bit(position: int, bit: int) -> None:
+def test_validate_detects_a_flipped_bit_in_the_crc_or_the_bytes_that_it_covers(
+    position: int, bit: int
+) -> None:
     batch = bytearray(foreign_batch([b"v" * 200]))
     batch[position] ^= 1 << bit
     with pytest.raises((CorruptRecordError, OperatingError)):

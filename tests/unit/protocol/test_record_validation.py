@@ -88,7 +88,7 @@ HEADERS: dict[str, tuple[dict[str, int], ErrorCode]] = {
 
 
 @pytest.mark.parametrize("case", HEADERS)
-def test_validate_refuses_headers_that_only_brokers_may_write(case: str) -> None:
+def test_validate_refuses_invalid_header_with_the_code_of_its_defect(case: str) -> None:
     fields, code = HEADERS[case]
     batch = sealed(build_batch([Record(value=b"v")])[61:], **fields)
     with pytest.raises(OperatingError) as caught:

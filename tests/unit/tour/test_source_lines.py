@@ -16,7 +16,7 @@ def test_line_stream_repeats_with_round_in_its_keys() -> None:
     assert len(stream) == 2
 
 
-def test_deal_standard_library_deals_every_line_once_in_equal_shares(tmp_path: Path) -> None:
+def test_deal_standard_library_deals_every_line_once_in_nearly_equal_shares(tmp_path: Path) -> None:
     library = Path(json.__file__).parents[1]
     for name in ("json", "asyncio"):
         shutil.copytree(library / name, tmp_path / name)

@@ -22,7 +22,7 @@ _BROKERS = [Kind.UNREGISTER, Kind.UNCLEAN_ELECTION]
 OF_ADMINS = {*_CLUSTER, *_BROKERS, *_LOSING}
 
 
-def test_admin_work_on_settings_and_replicas_is_undone_at_the_end() -> None:
+def test_admin_work_on_settings_and_replicas_changes_no_internal_topic() -> None:
     outcome_lines = play(_CLUSTER).story
     story = "\n".join(outcome_lines)
     assert "broker_session" in story or "set " in story
@@ -64,7 +64,7 @@ def test_cluster_heals_after_unregistered_broker_and_unclean_leader(controllers:
     assert "elect unclean leaders" in story and not outcome.skipped
 
 
-def test_cancelled_reassignment_elects_an_original_replica_that_is_not_in_sync() -> None:
+def test_cancelled_reassignment_after_an_unregistered_broker_breaks_no_invariant() -> None:
     outcome = play([Kind.CANCEL_UNCLEAN])
     story = "\n".join(outcome.story)
     assert "unregister broker 2: done" in story and "to None: done" in story

@@ -56,7 +56,7 @@ def test_hang_of_follower_while_leaders_change_restores_a_replaced_entry(
 
 
 @pytest.mark.long
-def test_rotten_metadata_snapshot_is_noticed_by_returning_broker_and_controller() -> None:
+def test_rotten_metadata_snapshot_is_noticed_and_breaks_no_invariant() -> None:
     """Both receive the leader's snapshot while one of its bits is flipped."""
     kinds = {Kind.METADATA_ROT: 4_000, Kind.KILL: 300, Kind.CONTROLLER_KILL: 1_500}
     schedule = tuple(
@@ -84,7 +84,7 @@ def test_rotten_metadata_snapshot_is_noticed_by_returning_broker_and_controller(
     assert damages_found, "a bit that rots behind a page in memory shows only later"
 
 
-def test_voter_with_damaged_log_end_is_mute_until_it_holds_the_end_again() -> None:
+def test_each_voter_with_damaged_log_end_holds_the_end_again() -> None:
     outcome = play([Kind.METADATA_LOST_END] * 3, controllers=3)
     story = "\n".join(outcome.story)
     assert story.count(" fault        /controller-") == 3

@@ -46,7 +46,7 @@ def test_each_kind_of_disk_fault_ends_and_breaks_no_invariant() -> None:
     play([Kind.LOST_END])
 
 
-def test_broker_serves_again_after_directories_of_replicas_were_removed() -> None:
+def test_removal_of_replica_directories_ends_and_breaks_no_invariant() -> None:
     play(OF_REPLICAS)
 
 

@@ -25,6 +25,6 @@ def test_each_kind_of_host_fault_ends_and_breaks_no_invariant() -> None:
     play(OF_HOSTS)
 
 
-def test_last_standing_broker_without_its_log_end_leads_nothing() -> None:
+def test_power_cut_of_the_last_standing_broker_breaks_no_invariant() -> None:
     """Its session must end first, because its connections were not closed."""
     play(ALONE)

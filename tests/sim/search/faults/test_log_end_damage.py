@@ -61,7 +61,7 @@ def test_damage_without_other_holders_is_always_recognized(*, notes_end: bool) -
     assert found == (set(EndDamage) if notes_end else {EndDamage.FLIPPED})
 
 
-def test_unrecognizable_damage_strikes_entries_that_others_hold() -> None:
+def test_damage_of_entries_that_others_hold_is_sometimes_not_recognized() -> None:
     silent = 0
     for seed in range(60):
         disk = _disk("one", _ENTRIES, notes_end=False)
@@ -73,7 +73,7 @@ def test_unrecognizable_damage_strikes_entries_that_others_hold() -> None:
     assert silent
 
 
-def test_durable_entries_exclude_what_no_sync_has_written() -> None:
+def test_durable_entries_ignore_an_unsynced_write() -> None:
     disk = _disk("one", _ENTRIES, notes_end=False)
     last = durable_entries(disk)[-1]
     file = disk.vfs.open(last.path, OpenMode.READ_WRITE)

@@ -15,7 +15,7 @@ from tests.sim.search.faults.schedule import (
 )
 
 
-def test_draw_schedule_depends_on_seed_only_and_draws_every_kind() -> None:
+def test_draw_schedule_with_equal_seeds_is_equal_and_many_seeds_draw_every_kind() -> None:
     played: Counter[Kind] = Counter()
     shape, promised = Shape(controllers=5), {*QUORUM_WEIGHTS, *LARGE_QUORUM_WEIGHTS}
     for seed in range(150):

@@ -18,7 +18,7 @@ def test_voters_are_removed_and_added_again_also_with_empty_disks() -> None:
     assert story.count("add voter") > story.count("remove voter") >= len(OF_VOTERS)
 
 
-def test_removal_by_a_leader_that_is_cut_off_ends_with_all_voters() -> None:
+def test_removal_by_a_leader_that_is_cut_off_ends_and_breaks_no_invariant() -> None:
     outcome = play([Kind.VOTERS_CUT_OFF], controllers=3)
     story = "\n".join(outcome.story)
     assert outcome.played == {Kind.VOTERS_CUT_OFF: 1}

@@ -69,7 +69,7 @@ def test_tls_without_truststore_is_refused() -> None:
         settings("security.protocol=SSL\n").make_dialer("f")
 
 
-def test_controllers_are_reached_by_plain_only() -> None:
+def test_make_controller_dialer_accepts_plain_and_no_login_and_refuses_scram() -> None:
     with pytest.raises(ConfigError, match="controllers serve the mechanism PLAIN only"):
         settings(SASL + "sasl.mechanism=SCRAM-SHA-512\n").make_controller_dialer("f")
     plain = settings(

@@ -33,7 +33,7 @@ def free_port() -> Iterator[int]:
         yield bound.getsockname()[1]
 
 
-async def test_tool_without_broker_reports_attempt_at_once_and_fails_after_timeout(
+async def test_tool_without_broker_reports_the_attempt_and_fails_after_timeout(
     free_port: int,
 ) -> None:
     address = f"127.0.0.1:{free_port}"

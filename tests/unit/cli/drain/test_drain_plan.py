@@ -78,7 +78,9 @@ def test_plan_drain_without_open_place_reports_no_best_space() -> None:
     ("scope", "fits"),
     [(Scope.WITHIN_BROKER, False), (Scope.BROKER_FIRST, True), (Scope.OTHER_BROKERS, True)],
 )
-def test_plan_drain_uses_other_brokers_only_in_that_scope(scope: Scope, fits: bool) -> None:
+def test_plan_drain_uses_other_brokers_unless_the_scope_is_within_broker(
+    scope: Scope, fits: bool
+) -> None:
     plan = plan_drain(
         [leaving(0, 10)], [open_place(B, 5), open_place(Place(2, "/x"), 20)], scope=scope
     )

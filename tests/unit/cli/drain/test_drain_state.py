@@ -204,7 +204,7 @@ def test_plan_replaces_move_into_directory_that_became_saturated() -> None:
     assert (move.target, move.is_under_way) == (Place(1, "/c"), False)
 
 
-def test_leaving_broker_counts_the_size_of_the_leaders_replica() -> None:
+def test_leaving_of_broker_has_the_size_of_the_leaders_replica() -> None:
     """A lagging replica grows to the size of the leader's replica."""
     snapshot = cluster(
         {
@@ -239,7 +239,7 @@ def test_plan_replaces_added_broker_that_died() -> None:
     assert order.replicas == {T_0: (4, 2)}
 
 
-def test_plan_within_broker_keeps_replicas_and_changes_one_directory() -> None:
+def test_plan_within_broker_repeats_the_ongoing_reassignment_and_changes_one_directory() -> None:
     ongoing = {T_0: OngoingReassignment(replicas=(1, 3, 2), adding=(3,), removing=(2,))}
     dirs = {1: [log_dir("/a", 0, replica(0, 10)), log_dir("/b", 50)], 2: [], 3: []}
     snapshot = cluster(dirs, (1, 3, 2), ongoing=ongoing)

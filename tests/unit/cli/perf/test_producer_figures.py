@@ -20,7 +20,7 @@ def test_producer_figures_have_kafkas_interval_and_total_lines() -> None:
     )
 
 
-def test_producer_figures_name_steady_state_and_never_divide_by_zero() -> None:
+def test_producer_figures_name_steady_state_and_print_infinity_or_nan() -> None:
     figures = ProducerFigures(1, interval_ms=0, now_ms=0, is_steady=True)
     assert figures.record(3, 5, 0) == [
         "In steady state.",

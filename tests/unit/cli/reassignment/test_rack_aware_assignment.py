@@ -59,7 +59,7 @@ def test_assign_replicas_with_racks_matches_kafkas_example() -> None:
     assert all(len({racks[broker] for broker in replicas}) == 3 for replicas in proposed)
 
 
-def test_assign_replicas_shares_a_rack_only_with_more_replicas_than_racks() -> None:
+def test_assign_replicas_with_more_replicas_than_racks_uses_every_rack() -> None:
     racks: dict[int, str | None] = {1: "a", 2: "a", 3: "a", 4: "b"}
     for replicas in assign(racks, 8, 3):
         assert 4 in replicas

@@ -105,7 +105,7 @@ def test_reassignment_plan_as_json_is_kafkas_format() -> None:
         ),
     ],
 )
-def test_parse_reassignment_names_position_of_malformed_entry(text: str, complaint: str) -> None:
+def test_parse_reassignment_of_malformed_json_states_the_reason(text: str, complaint: str) -> None:
     with pytest.raises(ReassignmentError) as refused:
         parse_reassignment(text)
     assert str(refused.value).startswith(complaint)

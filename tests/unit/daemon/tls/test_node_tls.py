@@ -60,7 +60,7 @@ async def test_metric_has_the_seconds_until_each_listeners_certificate_expires(
     tls.close()
 
 
-async def test_only_listeners_with_tls_have_settings_and_dialers(keystore: Path) -> None:
+async def test_listener_without_tls_has_no_settings_and_the_plain_dialer(keystore: Path) -> None:
     tls = NodeTls(broker(keystore), Environment())
     await tls.open_listeners()
     assert tls.settings_of("PLAINTEXT") is None

@@ -6,7 +6,7 @@ from kraftjbod.protocol.telemetry.storage_telemetry import TOPIC
 from tests.unit.broker.broker_rig import brokers
 
 
-async def test_internal_topics_have_configured_partition_count() -> None:
+async def test_storage_telemetry_topic_has_the_configured_partition_count() -> None:
     async with brokers(storage_telemetry_topic_partitions="7") as (rig,):
         topics = rig.wiring.internal.internal_topics
         assert TOPIC in topics and topics[TOPIC].num_partitions == 7

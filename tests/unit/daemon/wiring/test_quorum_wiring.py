@@ -152,7 +152,7 @@ async def test_message_of_wrong_cluster_sender_or_receiver_is_refused(
     await wiring.close()
 
 
-async def test_quorum_refusal_counts_only_from_the_leader_and_expires(
+async def test_note_refusal_keeps_the_refusal_of_the_leader_until_it_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wiring, driver = wiring_with(STATIC)

@@ -37,7 +37,7 @@ def metadata(leader: int, isr: tuple[int, ...]) -> ClusterMetadata:
     return ClusterMetadata(brokers=nodes, topics={"t": topic})
 
 
-async def test_choose_victim_takes_directory_with_most_leaders() -> None:
+async def test_choose_victim_returns_a_directory_with_the_partitions_that_it_leads() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t", 3)
         broker.create("other", 1)

@@ -12,7 +12,7 @@ from kraftjbod.gameday.faults.fault import CannotPlay
 from tests.unit.cli.mini_broker import mini_broker
 
 
-def test_evict_counts_segments_of_its_topic_only(tmp_path: Path) -> None:
+def test_evict_topic_returns_segment_bytes_of_its_topic_only(tmp_path: Path) -> None:
     for name, size_bytes in (("t-0", 10), ("t-11", 20), ("t-other-0", 40), ("t", 80)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "00000000000000000000.log").write_bytes(bytes(size_bytes))
@@ -34,3 +34,4 @@ async def test_cold_reader_undo_deletes_its_backlog_topic_once() -> None:
         await reader.undo(client)
         assert "t" not in broker.topics
         await reader.undo(client)
+        assert broker.asked.count("DeleteTopics") == 1

@@ -9,7 +9,7 @@ from kraftjbod.gameday.faults.controller_faults import ControllerDisk
 from kraftjbod.local.cluster_process import ClusterProcesses
 
 
-async def test_controller_disk_restores_mode_and_undo_after_heal_does_nothing(
+async def test_controller_disk_restores_mode_and_undo_starts_no_controller(
     tmp_path: Path,
 ) -> None:
     controller = ClusterProcesses.create(tmp_path, brokers=1, controllers=3).controller

@@ -39,7 +39,7 @@ async def test_controller_host_loss_disconnects_and_reconnects_the_host(tmp_path
     assert not is_connected()
 
 
-async def test_undo_of_host_loss_without_injection_does_nothing() -> None:
+async def test_undo_of_host_loss_without_injection_raises_nothing() -> None:
     async with ClusterClient("127.0.0.1:1") as client:
         await BrokerHostLoss().undo(client)
         await ControllerHostLoss().undo(client)

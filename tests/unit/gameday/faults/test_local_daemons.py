@@ -36,7 +36,7 @@ def test_local_cluster_of_unknown_process_is_none(tmp_path: Path) -> None:
     assert local_daemons.local_cluster_of(1, 1) is None
 
 
-def test_first_controller_request_imports_no_module() -> None:
+def test_first_controller_request_imports_no_module_of_kraftjbod() -> None:
     """An import under load would delay this process, which produces, and count as a gap."""
     program = (
         "import asyncio, sys\n"

@@ -8,7 +8,7 @@ from kraftjbod.gameday.load.metadata_load import MetadataLoad
 from tests.unit.cli.mini_broker import mini_broker
 
 
-def test_longest_gap_counts_from_start_to_end() -> None:
+def test_longest_gap_is_limited_to_the_given_time() -> None:
     load = MetadataLoad("127.0.0.1:1", "t")
     assert load.longest_gap_ms(1.0, 3.0) == 2000, "nothing was done at all"
     load.acks = [0.5, 1.25, 2.0, 9.0]

@@ -30,6 +30,7 @@ async def test_topic_load_writes_to_all_partitions_until_stopped(rate: float, ba
         await producing
         assert load.is_flowing
         assert load.errors == []
+        assert topic.end(0) > 0 and topic.end(1) > 0
         assert load.acked == topic.end(0) + topic.end(1)
         assert {ack.count for one in load.loads for ack in one.acks} == {batch}
         instants = [ack.at_s for ack in load.loads[0].acks]

@@ -37,7 +37,7 @@ def test_load_message_reads_defaults_tags_and_structs() -> None:
     assert [f.name for f in topic.fields] == ["topic", "topic_id", "partitions"]
 
 
-def test_load_message_reads_defaults_of_each_type() -> None:
+def test_load_message_reads_defaults_of_booleans_ids_and_strings() -> None:
     fields = {f.name: f for f in load_message("MetadataRequest").struct.fields}
     assert fields["allow_auto_topic_creation"].default is True
     assert fields["include_topic_authorized_operations"].default is False

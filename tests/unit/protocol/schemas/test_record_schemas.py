@@ -16,7 +16,7 @@ def test_each_record_key_schema_has_a_value_schema() -> None:
 
 
 @pytest.mark.parametrize("name", RECORD_SCHEMAS)
-def test_every_version_of_record_schemas_round_trips(name: str) -> None:
+def test_blank_record_round_trips_in_every_version_of_its_schema(name: str) -> None:
     versions = load_message(name).versions
     for version in range(versions.first, versions.last + 1):
         blank = message(name)()
