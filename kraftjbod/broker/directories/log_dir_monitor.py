@@ -169,7 +169,8 @@ class LogDirMonitor:
         return min((seconds for seconds in forecasts if seconds is not None), default=None)
 
     def latency_ms(self, log_dir: LogDir) -> float:
-        """Return the latency of the directory's operations, for the comparison of directories.
+        """Return the average latency in ms of the directory's writes, flushes and probes, for the
+        comparison of directories.
 
         For a demoted directory it is at least that of the probe writes.
         """

@@ -64,7 +64,7 @@ class Scrubs:
         return self._scrubs
 
     async def run_scrubs(self) -> None:
-        """Scrub every online directory, until cancelled."""
+        """Scrub every online directory, until cancelled. Return at once if scrubs are disabled."""
         tasks = BackgroundTasks()
         try:
             while self._is_enabled:

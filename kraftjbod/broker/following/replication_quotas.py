@@ -107,7 +107,8 @@ class FetchTurns:
 
     def begin_turn(self, topic_partition: TopicPartition, now_ms: int) -> bool:
         """Give the replica a turn, unless the quota is overdrawn or ``max_turns`` other replicas
-        have one. Return whether the replica has a turn now. ``now_ms`` is monotonic.
+        have one. Return whether it may be fetched now: False while the quota is overdrawn, even if
+        it has a turn. ``now_ms`` is monotonic.
         """
         if self._quota.wait_ms(now_ms) > 0:
             return False

@@ -273,7 +273,10 @@ async def _take_piece(reader: EntryReader, state: MetadataState, offset: int, pi
 
 
 def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
-    """Return the delta from ``before`` to ``after``, as replay would have created it."""
+    """Return the delta from ``before`` to ``after``. It differs from that of a replay:
+    ``registered`` has all brokers of ``after``, and objects that came and went in between are
+    absent.
+    """
     delta = MetadataDelta(
         features=before.features != after.features,
         client_quotas={

@@ -138,7 +138,7 @@ class BrokerMetadataPublisher:
 
         A directory can return with thousands of replicas: the first ones are reconciled at once,
         the others in slices. Each slice skips replicas that changed since this call. Does nothing
-        after the publisher was closed.
+        before :meth:`open` and after the publisher was closed.
 
         :param offline_too: also reconcile replicas of OFFLINE directories and, at the end, the
             copies on disk. Necessary if a directory returned from OFFLINE or was forgotten.

@@ -71,8 +71,9 @@ class ReplicaRemovals:
             self._leaving.pop(topic_partition).set()
 
     async def drop_future(self, topic_partition: TopicPartition) -> None:
-        """Remove the future copy of a move, if there is one. Retries while its directory is
-        busy."""
+        """Remove the future copy of a move, if there is one. Retries while its directory is busy.
+        Any other error is logged, and the copy may remain.
+        """
         future, failures = self._logs.future(topic_partition), 0
         while future is not None and self._logs.future(topic_partition) is future:
             try:

@@ -543,8 +543,8 @@ class LogHandle:
         """Remove every batch that ends at or after ``offset``.
 
         The checkpoints of the recovery point and of the log start are lowered first. At or above
-        the log end, nothing changes. At or below the log start, the log is emptied and continues
-        at ``offset``.
+        the log end, nothing changes. At or below the base of the first segment, the log is emptied
+        and continues at ``offset``. A log start above the new end is lowered to that end.
 
         :raises KafkaStorageError: the directory is or goes offline.
         :raises OverloadedError: the directory is STALLED or has no space, or its queue is full.

@@ -827,8 +827,8 @@ class UnifiedLog:
     def delete_old_segments(
         self, now_ms: int, high_watermark: int, *, without_free_space: bool = False
     ) -> int:
-        """Apply retention to the oldest segments below ``high_watermark``. Return how many were
-        removed.
+        """Apply retention to the oldest segments below ``high_watermark``, and forget expired
+        producers. Return how many segments were removed.
 
         At most ``EXPENDABLE_PER_STEP`` are removed. Call again after that many.
 

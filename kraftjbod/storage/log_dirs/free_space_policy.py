@@ -91,7 +91,8 @@ class FreeSpacePolicy:
         return self._good_checks >= CHECKS_TO_HEAL
 
     def filled_up(self, space: SpaceOnDisk | None) -> None:
-        """Record that an operation found no space.
+        """Record that an operation found no space. If ``space`` looked sufficient, :meth:`may_heal`
+        waits for more checks, twice as many each time up to a limit.
 
         :param space: the space that the file system reported then; None if unknown.
         """

@@ -65,8 +65,9 @@ class IoFigures:
 
 
 class IoStatistics:
-    """Counters, latency buckets and average latency of one log directory's operations. Every disk
-    check calls :meth:`sample`, which updates the average.
+    """Counters and latency buckets of one log directory's operations, and the average latency of
+    its writes, flushes and probes. Every disk check calls :meth:`sample`, which updates the
+    average.
     """
 
     def __init__(self) -> None:
@@ -95,7 +96,8 @@ class IoStatistics:
         figures.buckets[min(elapsed_ms.bit_length(), BUCKETS - 1)] += 1
 
     def sample(self, running_ms: int) -> None:
-        """Update ``latency_ms`` with the operations since the last sample and the running one.
+        """Update ``latency_ms`` with the writes, flushes and probes that ended since the last
+        sample, and with the running operation.
 
         :param running_ms: how long the running operation has been running; 0 if none is.
         """

@@ -80,7 +80,7 @@ class LogMaker:
 
         An existing replica is returned unchanged. The caller compares its ``topic_id``.
 
-        :param directory_id: the directory of a new replica; None: the one with the most free space.
+        :param directory_id: the directory of a new replica; None: :class:`DirChooser` chooses one.
         :param config: the topic's configuration, set before a replica is created; None: the
             configuration set before.
         :raises LogDirImpairedError: that directory, or every directory, accepts no new replica now.

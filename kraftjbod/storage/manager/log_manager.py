@@ -486,11 +486,14 @@ class LogManager:
     # -- configuration ----------------------------------------------------------------------
 
     def set_default_config(self, config: TopicConfig) -> None:
-        """Set the configuration of logs whose topics have no configuration of their own."""
+        """Set the configuration of later logs whose topics have no configuration of their own.
+        Existing logs keep theirs.
+        """
         self._registry.set_default_config(config)
 
     def update_config(self, topic: str, config: TopicConfig, partitions: Iterable[int]) -> None:
         """Apply ``config`` to the current replicas of ``topic``, and to those created later.
+        Retention runs soon in their saturated directories.
 
         :param partitions: the partitions of the topic.
         """

@@ -143,7 +143,8 @@ class DirLoading:
         self._log = get_logger()
 
     async def load(self, log_dir: LogDir, report: Callable[[LoadProgress], None]) -> LoadedDir:
-        """Load everything in ``log_dir`` and return it.
+        """Load everything in ``log_dir`` and return it. The clean shutdown mark is removed before
+        the replicas are loaded, so that a crash from then on leads to a scan.
 
         :param report: called with the progress before each replica and at the end.
         :raises KafkaStorageError: the directory goes offline meanwhile.

@@ -107,6 +107,7 @@ class ReplicaSwap:
         self, tp: TopicPartition, target: LogDir, move_id: Uuid
     ) -> FutureReplica:
         """Create and register an empty future copy of the current replica of ``tp`` in ``target``.
+        A directory there with the name of the replica, which is not served, becomes a stray.
 
         Errors are those of :meth:`LogManager.create_future`.
         """

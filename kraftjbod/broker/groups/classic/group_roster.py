@@ -306,7 +306,9 @@ class GroupRoster:
         return not self._common_protocols().isdisjoint(name for name, _ in request.protocols)
 
     def choose_protocol(self) -> str:
-        """Return the protocol that most members prefer among those that all members have."""
+        """Return the protocol that most members prefer among those that all members have; on a tie,
+        the last one by name.
+        """
         common = self._common_protocols()
         votes = Counter(
             next(name for name, _ in member.protocols if name in common)

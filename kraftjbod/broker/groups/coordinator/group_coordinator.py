@@ -449,6 +449,7 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Delete the committed offsets of ``partitions``, in several writes if they are many.
         Return NONE once they are replicated, else the error code of the first write that failed.
+        Earlier writes remain in effect.
 
         :raises OperatingError: as :meth:`join`.
         """
