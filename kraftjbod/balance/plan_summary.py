@@ -81,7 +81,9 @@ class MoveGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveCounts:
-    """Counts and bytes of moves; ``across`` counts moves to another broker."""
+    """Numbers and bytes of moves. The ``across`` fields cover moves to another broker,
+    ``moved_bytes_for_rate`` moves of the tier RATE.
+    """
 
     moves: int
     moved_bytes: int

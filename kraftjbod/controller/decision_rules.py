@@ -40,9 +40,9 @@ def grows(request: RpcRequest) -> bool:
     """Return whether the request makes the metadata grow permanently, so that it needs free disk
     space.
 
-    Values of topics and brokers do not count: an operator lowers a retention or cordons a directory
-    because a disk is full, and existing topics and brokers bound their number. A group that gets a
-    value need not exist.
+    Configuration values of topics and brokers are exempt: an operator lowers a retention or cordons
+    a directory because a disk is full, and existing topics and brokers bound their number. A group
+    that gets a value need not exist.
     """
     if isinstance(request, AlterPartitionReassignmentsRequestRpc):
         return any(requested.replicas is not None for requested in request.partitions)

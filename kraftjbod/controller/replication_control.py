@@ -304,8 +304,8 @@ class ReplicationControlManager:
     def assign_replicas_to_dirs(
         self, request: AssignReplicasToDirsRequest
     ) -> ControllerResult[AssignReplicasToDirsResponse]:
-        """Return the records of the directories that a broker reports; the last report of a replica
-        counts.
+        """Return the records of the directories that a broker reports. If it names several for a
+        replica, the last one is used.
 
         A replica in a lost or offline directory leaves the ISR and the leadership. A lost one is
         not eligible either.

@@ -147,8 +147,10 @@ class ControllerChannel:
         """Send a request to the active controller and return its response. Other voters are asked
         until ``timeout_ms`` have passed. If a connection breaks, the request may take effect twice.
 
-        :raises OperatingError: the controller's refusal, with its code. At the deadline: the last
-            failure (NOT_CONTROLLER or a :class:`ConnectionLostError`) or REQUEST_TIMED_OUT.
+        :raises OperatingError: the controller's refusal, with its code. At the deadline:
+            REQUEST_TIMED_OUT, or a failure of one voter, such as NOT_CONTROLLER or a
+            :class:`ConnectionLostError`. FOREIGN_METADATA at once if every voter has another
+            metadata log.
         """
         return await self._call(_Purpose.CONTROL, request, timeout_ms)
 

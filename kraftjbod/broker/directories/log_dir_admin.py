@@ -181,7 +181,8 @@ class LogDirAdmin:
             elections are allowed.
         :raises OperatingError: the operation was refused or failed: LOG_DIR_NOT_FOUND,
             INVALID_REQUEST, REASSIGNMENT_IN_PROGRESS, KAFKA_STORAGE_ERROR, or the controller's
-            error. REQUEST_TIMED_OUT: the operation continues.
+            error. REQUEST_TIMED_OUT: the operation continues, or the controller did not respond to
+            it in time; the message says which.
         """
         match operation:
             case LogDirOperation.REATTACH:

@@ -69,7 +69,9 @@ class LogDirStateHandler:
         self._log = get_logger(component="log_dir_state_handler")
 
     async def run_handler(self) -> None:
-        """Handle changed directories until cancelled. An unexpected error makes :meth:`lost` raise."""
+        """Handle changed directories until cancelled. After an unexpected error, :meth:`lost`
+        raises.
+        """
         while True:
             log_dir = await self._channel.take()
             try:

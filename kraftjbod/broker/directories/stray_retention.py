@@ -65,8 +65,9 @@ class StrayRetention:
             await self.purge_due()
 
     async def purge_due(self) -> None:
-        """Write missing marks and delete the due strays. A failed deletion is repeated by the next
-        call."""
+        """Write missing marks, delete the due strays, and delete kept copies of replicas whose
+        topics no longer exist. A failed deletion is logged, and repeated by the next call.
+        """
         log_id = self._cache.state.metadata_log_id
         if log_id is not None:
             self._logs.strays.queue_lost_marks(log_id)

@@ -46,7 +46,9 @@ class ReplicationQuota:
         self._bucket.set_rate(bytes_per_second, now_ms)
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Return whether the replica is listed and a rate is set, so that its bytes count."""
+        """Return whether the replica is listed and a rate is set, so that its bytes are charged to
+        the quota.
+        """
         if self._bucket.per_second == MAX_LONG:
             return False
         topic, partition = topic_partition

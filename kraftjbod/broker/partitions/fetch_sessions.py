@@ -160,7 +160,7 @@ class FetchSession:
             self.news[key] = None
 
     def take_news(self) -> list[TopicIdPartition]:
-        """Return and clear the changed partitions; later changes count for the next fetch."""
+        """Return and clear the changed partitions. Later changes are for the next fetch."""
         news, self.news = list(self.news), {}
         return news
 

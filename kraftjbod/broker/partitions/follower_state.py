@@ -112,9 +112,9 @@ class FollowerState:
         return self.speaker is not None and self.speaker.since >= self.not_before
 
     def hears(self, speaker: Speaker) -> bool:
-        """Return whether a report of ``speaker`` counts.
+        """Return whether a report of ``speaker`` is accepted.
 
-        A report does not count if a copy or a fetch loop that no longer exists may have sent it.
+        A report is not accepted if a copy or a fetch loop that no longer exists may have sent it.
         """
         after = self.not_before
         if speaker is not self.speaker:

@@ -13,14 +13,15 @@ from kraftjbod.metadata.registrations import BrokerRegistration
 def low_watermark_of(
     partition: Partition, log_start_offset: int, brokers: Mapping[BrokerId, BrokerRegistration]
 ) -> int:
-    """Return the least log start offset of the leader and of all replicas that count.
+    """Return the least log start offset of the leader and of the replicas that deletions wait for.
 
-    A replica of the maximal ISR or of the ELR (KIP-966) counts until the metadata removes it,
-    because it may become leader. Another replica counts if its broker is not fenced and its
-    directory is online and not impaired. The rest adopts the log start before it joins the ISR.
+    Deletions wait for a replica of the maximal ISR or of the ELR (KIP-966) until the metadata
+    removes it, because it may become leader. They wait for another replica if its broker is not
+    fenced and its directory is online and not impaired. The rest adopts the log start before it
+    joins the ISR.
 
     :param log_start_offset: the leader's own.
-    :return: UNKNOWN_OFFSET while a replica that counts has not fetched in this leader epoch.
+    :return: UNKNOWN_OFFSET while one of these replicas has not fetched in this leader epoch.
     """
     pending = partition.pending_isr_change
     may_lead = {*partition.isr, *partition.eligible, *(() if pending is None else pending.isr)}

@@ -600,7 +600,7 @@ class Partition:
         """Apply the ISR in the controller's response; return whether it was applied.
 
         It is not applied if ``change`` is no longer pending, the leader epoch is another one, or
-        the ISR lacks a present member. A removal counts only when metadata brings it, after the
+        the ISR lacks a present member. A removal is applied only from metadata, after the
         ``min.insync.replicas`` that the controller used for it (KIP-966).
         """
         is_stale = self.pending_isr_change is not change or leader_epoch != self.leader_epoch

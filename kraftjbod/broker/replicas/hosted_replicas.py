@@ -372,7 +372,8 @@ class HostedReplicas:
 
     def low_watermark(self, replica: HostedReplica) -> int:
         """Return the low watermark of a partition that is led here (KIP-107); ``UNKNOWN_OFFSET``
-        while a replica that counts has not fetched in this leader epoch.
+        while a replica that deletions wait for (:func:`low_watermark_of`) has not fetched in this
+        leader epoch.
 
         :raises OperatingError: it is not led here, or its directory is offline.
         """

@@ -570,7 +570,7 @@ class ReplicaManager:
         """Return whether this broker still leads a replica in a failed directory, according to the
         metadata.
 
-        A replica that has another log now does not count.
+        A replica that has another log now is ignored.
 
         :param lost: the replicas in the directory when it failed. A controller that did not know
             of the failure may have assigned others to it since.

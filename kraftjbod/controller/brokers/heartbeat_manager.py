@@ -312,7 +312,7 @@ class BrokerHeartbeatManager:
     def note_shutdown_offset(self, broker_id: BrokerId, offset: int) -> None:
         """Note that the entry at ``offset`` moved leaderships of this broker away.
 
-        The last such entry of a shutdown counts. No effect if the broker has no session.
+        A later entry replaces an earlier one. No effect if the broker has no session.
         """
         contact = self._contacts.get(broker_id)
         if contact is not None:

@@ -47,12 +47,12 @@ class KnownDirs:
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 
     def took_in(self, path: str, directory_id: DirectoryId) -> KnownDirs:
-        """Return a copy with a directory that was added at run time, which counts as added."""
+        """Return a copy with a directory that was added at run time, whose path is in ``added``."""
         seen = self.seen({path: directory_id})
         return replace(seen, added=seen.added | {path})
 
     def configured(self, paths: Collection[str]) -> KnownDirs:
-        """Return a copy in which ``paths``, the ones of ``log.dirs``, do not count as added."""
+        """Return a copy in which ``paths``, the ones of ``log.dirs``, are not in ``added``."""
         return replace(self, added=self.added.difference(paths))
 
     def without_path(self, path: str) -> KnownDirs:

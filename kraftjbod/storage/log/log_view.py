@@ -74,8 +74,8 @@ class LogView(NamedTuple):
         )
 
     def has_transaction_since(self, wall_ms: int) -> bool:
-        """Return whether a transaction is open that started before ``wall_ms``. An unknown start
-        does not count.
+        """Return whether a transaction is open that started before ``wall_ms``. Transactions with
+        an unknown start are ignored.
         """
         return any(one.is_open and 0 <= one.began_ms < wall_ms for one in self.unstable)
 

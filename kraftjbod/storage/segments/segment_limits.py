@@ -78,9 +78,9 @@ def count_expendable(
 ) -> int:
     """Return how many of the oldest segments retention may remove (KIP-32, KIP-107).
 
-    The number is at most :data:`EXPENDABLE_PER_STEP`. Only segments that end at or below
-    ``high_watermark`` count. In a topic that is only compacted, segments below the log start
-    count, and age and size do not matter.
+    The number is at most :data:`EXPENDABLE_PER_STEP`. Segments that end above ``high_watermark``
+    stay. In a topic that is only compacted, segments below the log start are removed, and age and
+    size do not matter.
 
     Cost: the largest timestamp of each removed segment, and of one more.
 

@@ -230,8 +230,8 @@ class GroupRoster:
     def admits_member(self, member_id: str, state: GroupState, max_size: int) -> bool:
         """Return whether ``group.max.size`` admits the member.
 
-        An empty or dead group admits any member. In a join phase only members that have joined
-        count, so the last ones to rejoin are refused.
+        An empty or dead group admits any member. In a join phase the limit applies to the members
+        that have joined, so the last ones to rejoin are refused.
         """
         match state:
             case GroupState.EMPTY | GroupState.DEAD:

@@ -67,8 +67,8 @@ class GroupPartition:
     def admits(self, group_id: str, max_groups: int, now_ms: int) -> bool:
         """Return whether the group exists, or ``max_groups`` allows to create it.
 
-        Groups whose first commit is in flight count, so that many commits at once stay below the
-        limit. A group that is admitted counts from then on; if it was not created, or others were
+        The limit includes groups whose first commit is in flight, so that many commits at once stay
+        below it. It includes an admitted group at once. If that was not created, or others were
         deleted, a partition that seems full notices it within :data:`RECOUNT_INTERVAL_MS`.
         """
         by_id: tuple[Collection[str], ...] = (
