@@ -203,7 +203,7 @@ def test_standard_authorizer_host_in_java_spelling_matches_address() -> None:
     assert not may(by, Op.READ, "t", host="::2")
 
 
-def test_standard_authorizer_answers_alike_after_its_cache_overflowed() -> None:
+def test_standard_authorizer_decides_the_same_after_its_cache_overflowed() -> None:
     by = authorizer(acl("t", Op.READ))
     assert may(by, Op.READ, "t")
     for index in range(MAX_CACHED_DECISIONS + 10):

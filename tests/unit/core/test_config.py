@@ -65,7 +65,9 @@ def test_cordoned_dirs_are_normalized_and_star_means_all() -> None:
         ("//mnt/d1,*", ("/mnt/d1", "*")),
     ],
 )
-def test_absolute_dirs_resolves_paths_like_the_file(text: str, paths: tuple[str, ...]) -> None:
+def test_absolute_dirs_normalizes_paths_and_leaves_a_star(
+    text: str, paths: tuple[str, ...]
+) -> None:
     assert broker().absolute_dirs(text) == paths
 
 

@@ -52,7 +52,7 @@ def test_reserved_directory_ids_have_numbers_of_kip_858() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-def test_random_ids_are_type_4_and_contain_no_dash(random: object) -> None:
+def test_random_ids_are_uuids_of_version_4_without_a_dash(random: object) -> None:
     drawn = DirectoryId.random(random.randbytes)  # type: ignore[attr-defined]
     assert uuid.UUID(bytes=bytes(drawn)).version == 4
     assert not drawn.is_reserved

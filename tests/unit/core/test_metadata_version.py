@@ -51,7 +51,7 @@ def test_default_metadata_version_is_within_supported_range() -> None:
     }
 
 
-def test_access_control_needs_a_level_that_older_software_does_not_know() -> None:
+def test_access_control_needs_the_newest_metadata_version() -> None:
     """Release 0.1.0 knows 4.4-IV2 without records of access control lists and credentials."""
     needed = MetadataVersion.IV_4_4_IV2_J1
     assert [version for version in MetadataVersion if version.has_access_control] == [needed]

@@ -199,7 +199,7 @@ FULL_A = ImpairedLogDir(A, LogDirState.SATURATED)
 HUNG_B = ImpairedLogDir(B, LogDirState.STALLED)
 
 
-def test_impaired_directory_is_online_and_is_forgotten_when_offline() -> None:
+def test_impaired_directory_is_online_and_its_impairment_ends_when_offline() -> None:
     broker = _broker(A, B).merge(_change(impaired_log_dirs=(HUNG_B, FULL_A)))
     assert broker.impaired_log_dirs == (FULL_A, HUNG_B)
     assert broker.has_online_dir(A)

@@ -154,7 +154,7 @@ def _set_level(state: MetadataState, level: int) -> MetadataDelta:
     return delta
 
 
-def test_metadata_version_downgrade_removes_directories_and_records_the_changes() -> None:
+def test_metadata_version_downgrade_removes_directories_and_the_delta_has_the_changes() -> None:
     state = _world().state
     topic = state.topic("t")
     before = dict(topic.partitions)

@@ -187,7 +187,7 @@ async def test_cluster_peers_without_names_need_no_resolver() -> None:
     assert not await peers.admits("10.0.0.8")
 
 
-async def test_addresses_of_resolves_names_and_is_empty_for_unknown_names() -> None:
+async def test_addresses_of_resolves_names_and_returns_no_address_for_unknown_names() -> None:
     assert "127.0.0.1" in (await addresses_of("localhost", timeout_ms=10_000) or ())
     assert await addresses_of("a..b", timeout_ms=10_000) in ((), None)
     assert await addresses_of("\udcff", timeout_ms=10_000) == ()

@@ -148,7 +148,7 @@ async def test_requests_over_tls_are_answered_in_order(
         await until(lambda: server.connection_count == 0)
 
 
-async def test_frame_of_many_records_arrives_whole(
+async def test_frame_of_many_tls_records_arrives_whole(
     authority: Authority, server_context: ssl.SSLContext
 ) -> None:
     topic = MetadataRequest.MetadataRequestTopic

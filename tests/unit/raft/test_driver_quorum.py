@@ -207,7 +207,7 @@ async def test_raft_driver_stopping_leader_transfers_its_leadership_at_once(net:
     assert new.driver.term == old.led[-1] + 1
 
 
-async def test_raft_driver_writes_entries_received_before_a_snapshot_first(net: Net) -> None:
+async def test_raft_driver_installs_a_snapshot_received_directly_after_entries(net: Net) -> None:
     leader = await net.leader()
     await leader.propose(b"a")
     late = next(n for n in net.nodes.values() if n is not leader)

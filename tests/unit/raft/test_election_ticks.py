@@ -108,7 +108,7 @@ def _votes_for_another(follower: RaftCore) -> bool:
     return any(one.granted for one in replies)
 
 
-async def test_leader_lease_counts_by_the_clock_when_ticks_are_late() -> None:
+async def test_leader_lease_ends_by_the_clock_when_ticks_are_late() -> None:
     """Each tick is late by most of a timeout, so a few ticks take several timeouts."""
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
@@ -140,7 +140,7 @@ async def test_leader_lease_of_a_paused_leader_is_valid_after_new_answers() -> N
     assert core.leadership is not None
 
 
-async def test_leader_lease_counts_answers_of_older_software_as_a_heartbeat_old() -> None:
+async def test_leader_lease_treats_answers_without_sent_tick_as_one_heartbeat_old() -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
     running = asyncio.create_task(ticks.run_ticks(core))
@@ -181,7 +181,7 @@ async def test_follower_wakes_once_per_four_ticks_while_it_has_a_leader() -> Non
     assert wakeups == ELECTION_TICKS // 4
 
 
-async def test_follower_counts_ticks_before_a_message_before_the_message() -> None:
+async def test_follower_ticks_from_before_a_message_do_not_count_after_it() -> None:
     """A message in the middle of a sleep must not be followed by ticks from before it."""
     clock, core, ticked = ManualClock(), _follower(), asyncio.Event()
     ticks = _ticks(clock, ticked)

@@ -339,7 +339,7 @@ async def test_load_reads_a_log_in_steps(times: int, cause: str) -> None:
     await manager.close(1)
 
 
-async def test_load_of_a_replica_gives_way_to_appends_to_another() -> None:
+async def test_load_of_a_replica_runs_in_steps_between_appends_to_another() -> None:
     """A replica whose copies are found while the directory is served is recovered."""
     mem = MemVfs()
     shape = larger_segments(10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kraftjbod.core.loop.outage import LOG_EVERY_MS, QUIET_MS, Outage
 
 
-def test_long_outage_is_logged_at_start_then_rarely_and_at_end() -> None:
+def test_long_outage_is_logged_at_start_then_once_per_interval_and_at_end() -> None:
     outage = Outage()
     logged = [at for at in range(1_000, 2 * LOG_EVERY_MS, 1_000) if outage.failed(at)]
     assert logged == [1_000, 1_000 + LOG_EVERY_MS]

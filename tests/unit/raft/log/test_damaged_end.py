@@ -64,7 +64,7 @@ def _image(vfs: Vfs) -> dict[str, bytes | None]:
 
 
 @pytest.mark.parametrize("offset", [0, 5, 13, 21])
-def test_damaged_tail_is_truncated_with_a_mute_vote_and_kept_aside(offset: int) -> None:
+def test_damaged_tail_is_truncated_and_copied_aside_and_the_voter_is_mute(offset: int) -> None:
     vfs = _written()
     _rot(vfs, offset)
     store, stored = _open(vfs)
@@ -152,7 +152,7 @@ def test_may_give_up_damaged_end_requires_that_other_voters_are_a_majority(voter
 
 @pytest.mark.parametrize("error", [EIO, ENOSPC])
 @each_case("seed", range(4))
-def test_damaged_tail_truncation_interrupted_anywhere_leaves_no_voting_short_log(
+def test_voter_is_mute_after_an_interrupted_truncation_of_a_damaged_tail_and_a_restart(
     seed: int, error: int
 ) -> None:
     """Each operation fails in turn, with or without a power cut: the log is unchanged or mute."""

@@ -47,7 +47,7 @@ async def test_cleaning_pause_ends_when_its_block_fails_or_is_cancelled() -> Non
     assert one.reason(TP) is None
 
 
-async def test_cleaning_pause_is_counted_per_request() -> None:
+async def test_cleaning_pause_lasts_until_each_of_its_requests_ends() -> None:
     one = pauses()
     async with one.paused(TP, by="a move"):
         async with one.paused(TP, by="a removal"), one.paused(TP, by="a move"):

@@ -285,7 +285,7 @@ async def test_open_new_refuses_a_file() -> None:
     assert "/d1/file is no directory" in await reason_for_refusal(node, "/d1/file")
 
 
-async def test_open_new_ignores_lost_and_found_and_is_remembered_until_forgotten() -> None:
+async def test_open_new_ignores_lost_and_found_and_remember_lasts_until_forget() -> None:
     node = Node()
     node.disk("/d1").inner.make_dirs("/d1/lost+found")
     log_dir = await node.attacher.open_new("/d1", [])

@@ -388,7 +388,7 @@ async def test_offset_of_max_timestamp_prefers_the_first_of_equal_records() -> N
     assert await handle.offset_of_max_timestamp() == (7, 1, 3)
 
 
-async def test_offset_of_max_timestamp_ignores_deleted_records_of_a_batch() -> None:
+async def test_offset_of_max_timestamp_deleted_within_a_batch_falls_back_to_first_record() -> None:
     """The header of the batch in which the log starts has the timestamp of a deleted record."""
     handle, *_ = await make()
     records = [Record(key=b"k", timestamp_ms=timestamp) for timestamp in (900, 5, 8)]

@@ -163,7 +163,7 @@ def test_open_beside_of_compacted_segment_opens_the_compacted_file() -> None:
     assert segments.open_beside(sources[0]) is None
 
 
-def test_move_to_renames_compacted_segments_first() -> None:
+def test_move_to_renames_compacted_segments_to_their_final_names() -> None:
     vfs = MemVfs()
     segments = four_segments(vfs)
     sources = segments.all[:2]

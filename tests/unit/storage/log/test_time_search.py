@@ -184,7 +184,7 @@ def test_max_timestamp_search_walks_headers_in_bounded_steps_and_only_if_necessa
     assert search.is_over and (search.largest, search.base_offset) == (901, 5_001)
 
 
-def test_time_search_ignores_a_record_with_an_impossible_offset() -> None:
+def test_time_search_reports_the_base_offset_of_a_batch_with_an_impossible_record_offset() -> None:
     data = bytearray(at(3, 200, 300))
     delta_at = HEADER_BYTES + 3
     assert data[delta_at] == 0

@@ -25,7 +25,7 @@ async def test_unsettled_changes_delay_a_role_change_until_they_are_settled() ->
     assert not changes.has_role_wait(will_lead=True)
 
 
-def test_unsettled_truncations_limit_the_certain_offsets_in_any_order_of_completion() -> None:
+def test_unsettled_truncations_limit_the_certain_offsets_until_each_of_them_ends() -> None:
     changes = UnsettledChanges()
     assert (changes.certain_end(9), changes.certain_start(5)) == (9, 5)
     first, second = changes.begin_truncation(4, 6), changes.begin_truncation(4, 6)

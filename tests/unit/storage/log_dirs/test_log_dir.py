@@ -291,7 +291,7 @@ async def test_expected_error_is_raised_unchanged() -> None:
     assert log_dir.is_online
 
 
-async def test_settle_runs_after_its_caller_was_cancelled() -> None:
+async def test_settle_callback_runs_although_its_caller_was_cancelled() -> None:
     log_dir, _, _ = make()
     seen: list[int] = []
     future = log_dir.submit(OpKind.APPEND, lambda: 5, settle=seen.append)
@@ -300,7 +300,7 @@ async def test_settle_runs_after_its_caller_was_cancelled() -> None:
     assert seen == [5]
 
 
-async def test_disk_error_is_judged_after_its_caller_was_cancelled() -> None:
+async def test_disk_error_is_reported_to_the_channel_although_its_caller_was_cancelled() -> None:
     log_dir, channel, _ = make()
     log_dir.submit(OpKind.APPEND, lambda: fail_with(EIO)).cancel()
     assert await channel.take() is log_dir

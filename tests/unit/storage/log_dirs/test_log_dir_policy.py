@@ -97,7 +97,7 @@ def candidate(
     )
 
 
-def test_choose_dir_prefers_the_most_space_after_promises() -> None:
+def test_choose_dir_prefers_the_most_space_without_promised_bytes() -> None:
     candidates = [candidate(1, 100, 90, 1), candidate(2, 50, 10, 9), candidate(3, 30, 0, 0)]
     assert choose_dir(candidates) == directory_id(2)
 

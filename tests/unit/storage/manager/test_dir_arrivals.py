@@ -124,6 +124,7 @@ async def test_dir_arrival_delays_a_new_replica_until_the_old_copy_is_renamed(
         await making
         making = asyncio.ensure_future(node.manager.create_future(TP, log_dir, MOVE))
     await settle()
+    assert not making.done()
     await arrivals.settle(arrival)
     await making
     served = node.manager.get(TP)
@@ -136,7 +137,7 @@ async def test_dir_arrival_delays_a_new_replica_until_the_old_copy_is_renamed(
     assert node.manager.strays.all()[0].topic_id == TOPIC_ID
 
 
-async def test_dir_arrival_two_copies_without_a_served_replica_wait_for_the_metadata() -> None:
+async def test_dir_arrival_keeps_two_copies_without_a_served_replica_as_duplicates() -> None:
     node = await start()
     await create(node, 3)
     fail_dir(node, node.source)

@@ -220,7 +220,7 @@ async def test_delete_removes_the_replica_at_once_and_its_files_later() -> None:
     assert not [e.name for e in vfs.list_dir("/d1") if e.is_dir]
 
 
-async def test_delete_before_a_crash_is_purged_after_discard() -> None:
+async def test_deleted_replica_is_kept_after_a_crash_until_discard_deleted() -> None:
     clock, vfs = ManualClock(), MemVfs()
     manager = await start(vfs)
     await manager.create(TP, TOPIC_ID)

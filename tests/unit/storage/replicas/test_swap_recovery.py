@@ -138,7 +138,7 @@ async def test_swap_recovery_with_a_failing_target_keeps_the_source() -> None:
     assert (handle.log_dir, await content(handle)) == (node.source, before)
 
 
-async def test_swap_recovery_with_an_absent_target_keeps_an_orphan_for_the_metadata() -> None:
+async def test_swap_recovery_with_an_absent_target_keeps_the_source_as_an_orphan() -> None:
     node, before = await interrupted_swap()
     node.disks[1].remove_tree("/d2")
     with capture_logs():

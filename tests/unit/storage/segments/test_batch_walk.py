@@ -209,7 +209,7 @@ def test_require_sound_accepts_a_first_batch_after_a_gap_with_gaps_below() -> No
             require_sound(data, known, gaps_below)
 
 
-def test_sent_batches_requires_the_end_offset_of_the_log() -> None:
+def test_sent_batches_requires_the_log_end_offset_or_with_gaps_a_later_one() -> None:
     assert [h.base_offset for h in sent_batches(gapped(4, 6), 4, may_have_gaps=False)] == [4, 6]
     assert [h.base_offset for h in sent_batches(gapped(4, 9), 2, may_have_gaps=True)] == [4, 9]
     torn = gapped(4, 6)[:-1]

@@ -46,7 +46,7 @@ def test_read_largest_entry_finds_the_largest_timestamp_in_any_batch(count: int,
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_read_largest_entry_without_both_files_is_none(lost: int) -> None:
+def test_read_largest_entry_without_one_of_its_files_is_none(lost: int) -> None:
     vfs, made = segment_of([1, 2, 3])
     vfs.unlink_if_exists(made.index_paths[lost])
     assert largest_in(vfs, made) is None

@@ -37,7 +37,7 @@ def add(segment: LogSegment, data: bytes) -> None:
     segment.append_batches([data], headers)
 
 
-def test_append_truncates_a_torn_write_first() -> None:
+def test_append_after_a_torn_write_leaves_no_torn_bytes() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)

@@ -24,7 +24,7 @@ def test_take_step_pauses_after_step_bytes_and_returns_the_result_last() -> None
     assert (results, counts) == (["result"], [2, 4, 5])
 
 
-def test_run_all_calls_beat_between_steps() -> None:
+def test_run_all_calls_beat_after_each_step() -> None:
     beats: list[int] = []
     done: list[int] = []
     result = run_all(work([STEP_BYTES] * 3, done), lambda: beats.append(len(done)))
