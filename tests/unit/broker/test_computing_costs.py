@@ -200,7 +200,7 @@ def test_tombstone_costs_the_same_beside_many_open_transactions() -> None:
     require_constant(make)
 
 
-def test_expiration_of_a_group_reads_each_subscription_once() -> None:
+def test_expiration_cost_of_a_group_grows_linearly_with_members_and_partitions() -> None:
     """As many members as partitions: the cost was the product of both."""
     counts = []
     for size in (UNIT, 10 * UNIT, 100 * UNIT):

@@ -52,7 +52,7 @@ def _incarnation(name: bytes) -> Uuid:
         pytest.param("", (), b"same", (), "", id="no directories, registered again"),
     ],
 )
-def test_unclean_directories_lack_the_clean_shutdown_epoch_and_incarnation(
+def test_unclean_directories_lack_the_clean_shutdown_epoch_or_incarnation(
     dirs: str,
     epochs: tuple[int, ...],
     incarnation: bytes,

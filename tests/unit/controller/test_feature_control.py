@@ -105,7 +105,7 @@ def test_update_features_requires_reported_support_of_all_voters() -> None:
     assert manager.update(UpdateFeaturesRequestRpc(updates=(update(30),))).records
 
 
-def test_unsafe_downgrade_limits_the_list_of_losses() -> None:
+def test_refused_downgrade_limits_its_list_of_losses() -> None:
     world = World()
     for broker_id in range(1, MAX_NAMED + 4):
         dirs = f"{chr(96 + broker_id)}1,{chr(96 + broker_id)}2"

@@ -112,7 +112,7 @@ def test_reassignment_to_cordoned_directory_is_refused(
     assert why in reported
 
 
-def test_reassignment_at_level_without_directories_names_none() -> None:
+def test_reassignment_at_level_without_directories_refuses_target_directories() -> None:
     world = _world("topic t replicas=1,2", level=MetadataVersion.IV_3_6_IV2)
     assert list(world.run("reassign t-0 replicas=3,1"))[-1] == "reply t-0: NONE"
     list(world.run("alter 1 t-0 isr=1,2,3"))

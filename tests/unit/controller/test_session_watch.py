@@ -144,7 +144,7 @@ class _Controller:
         return self.apply(self.managers.adjust_session_limit(now_ms))
 
 
-def test_announced_session_never_exceeds_session_limit_in_the_log() -> None:
+def test_announced_session_does_not_exceed_session_limit_in_the_log() -> None:
     first = _Controller(3_000)
     first.lead(0)
     first.register()

@@ -99,7 +99,7 @@ def test_delete_topics_is_refused_when_disabled() -> None:
     assert refused.value.code is ErrorCode.TOPIC_DELETION_DISABLED
 
 
-def test_create_topics_counts_partitions_of_the_whole_request(world: World) -> None:
+def test_create_topics_limits_partitions_of_the_whole_request(world: World) -> None:
     with pytest.raises(OperatingError) as refused:
         _create(world, _topic("a", 60), _topic("b", 60))
     assert refused.value.code == ErrorCode.POLICY_VIOLATION

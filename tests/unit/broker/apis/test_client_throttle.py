@@ -87,6 +87,10 @@ async def test_fetch_beyond_the_quota_mutes_the_connection_and_followers_are_exe
         assert only(response).records, "one batch is always returned"
         assert response.throttle_time_ms > 0
         assert await is_muted(rig, client)
+        follower, request = await rig.connect(), fetch()
+        request.replica_id = 2
+        assert (await ask(follower, request)).throttle_time_ms == 0
+        assert not await is_muted(rig, follower)
 
 
 async def test_fetch_returns_at_most_a_whole_burst() -> None:
@@ -102,7 +106,7 @@ async def test_fetch_returns_at_most_a_whole_burst() -> None:
         assert response.throttle_time_ms > 0
 
 
-async def test_fetch_while_the_client_waits_returns_nothing_on_any_connection() -> None:
+async def test_fetch_while_the_client_waits_returns_nothing_on_another_connection() -> None:
     async with brokers() as (rig,):
         client = await connected(rig, quota(CONSUME, TINY))
         await ask(client, produce(batch(3)))

@@ -304,7 +304,6 @@ async def test_describe_configs_default_broker_lists_cluster_wide_dynamic_values
 async def test_describe_configs_controller_keys_are_not_dynamic_for_a_broker(
     apis: ConfigApis, cache: MetadataCache
 ) -> None:
-    # --- validation by the broker -----------------------------------------------------------------
     timeout, unclean = "broker.session.timeout.ms", "unclean.leader.election.enable"
     of_all = cache.state.configs[ResourceType.BROKER, ""]
     of_all |= {timeout: "1234", unclean: "true"}
@@ -328,7 +327,7 @@ async def test_describe_configs_throttled_replicas_are_sorted_and_typed_as_list(
     assert entries["follower.replication.throttled.replicas"].value == ""
 
 
-async def test_describe_configs_returns_type_and_documentation_of_each_key(
+async def test_describe_configs_returns_types_and_on_request_documentation(
     apis: ConfigApis,
 ) -> None:
     _, entries = await described(apis, TOPIC, "t")
@@ -474,8 +473,7 @@ async def test_alter_configs_controller_error_applies_to_every_resource() -> Non
         assert answer_ == [("a", 44, "ask later"), ("b", 44, "ask later")]
 
 
-# --- validation by the broker
-# ----------------------------------------------------------------------
+# --- validation by the broker -----------------------------------------------------------------
 
 CORDONS = "cordoned.log.dirs"
 

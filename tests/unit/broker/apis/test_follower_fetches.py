@@ -384,7 +384,7 @@ async def test_leader_throttle_removed_sends_withheld_records() -> None:
         assert sizes(freed) == {0: size}
 
 
-async def test_leader_throttle_never_withholds_from_in_sync_followers() -> None:
+async def test_leader_throttle_withholds_no_records_from_in_sync_followers() -> None:
     async with brokers() as (rig,):
         await lead_two_throttled(rig, isr=(1, 2))
         size = await write(rig, 0, 100)

@@ -156,7 +156,7 @@ async def test_describe_log_dirs_with_partitions_returns_only_those_partitions()
         assert list(second.topics) == []
 
 
-async def test_describe_log_dirs_reports_future_copy_with_lag_and_unassigned_directory() -> None:
+async def test_describe_log_dirs_reports_future_copy_with_lag_and_queued_assignments() -> None:
     """Each path has its directory id, so that metadata can be compared with the disks."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())

@@ -104,6 +104,10 @@ async def test_metadata_creates_topics_only_if_client_and_broker_allow_it() -> N
             ErrorCode.LEADER_NOT_AVAILABLE,
             ErrorCode.INVALID_TOPIC_EXCEPTION,
         ]
+    async with brokers(answer=answer, auto_create_topics_enable="false") as (rig,):
+        (absent,) = (await rig.ask(asking("absent", allow_auto_topic_creation=True))).topics
+        assert absent.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert rig.controller.seen == []
 
 
 async def test_describe_cluster_includes_fenced_brokers_and_log_dirs_on_request() -> None:

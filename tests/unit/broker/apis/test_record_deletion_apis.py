@@ -219,7 +219,7 @@ async def begun(rig: BrokerRig, offset: int) -> asyncio.Task[Any]:
     return asked
 
 
-async def test_delete_records_waits_for_the_log_start_of_every_live_follower() -> None:
+async def test_delete_records_waits_for_the_log_start_of_a_live_follower() -> None:
     async with brokers() as (rig,):
         await five_on_both(rig)
         asked = await begun(rig, 3)

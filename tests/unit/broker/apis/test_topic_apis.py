@@ -269,20 +269,33 @@ async def test_delete_topics_with_deletion_disabled_keeps_topics(disabled_by: st
 
 
 async def test_create_partitions_returns_the_controllers_result_per_topic() -> None:
-    async with brokers(answer=answer) as (rig,):
+    def refuse_b(request: RpcRequest) -> RpcResponse:
+        if not isinstance(request, CreatePartitionsRequestRpc):
+            return answer(request)
+        refused = GrownTopic(name="b", error_code=ErrorCode.INVALID_PARTITIONS, error_message="no")
+        return CreatePartitionsResponseRpc(topics=(GrownTopic(name="a"), refused))
+
+    async with brokers(answer=refuse_b) as (rig,):
         request = GROW(
-            topics=[GROW.CreatePartitionsTopic(name="a", count=4, assignments=None)],
+            topics=[GROW.CreatePartitionsTopic(name=n, count=4, assignments=None) for n in "ab"],
             timeout_ms=5_000,
         )
-        assert [r.name for r in (await rig.ask(request)).results] == ["a"]
+        results = (await rig.ask(request)).results
+        assert [(one.name, one.error_code, one.error_message) for one in results] == [
+            ("a", ErrorCode.NONE, None),
+            ("b", ErrorCode.INVALID_PARTITIONS, "no"),
+        ]
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        CREATE(topics=[CREATE.CreatableTopic(name="a")], timeout_ms=1000),
-        DELETE(topics=[DELETE.DeleteTopicState(name="a")], timeout_ms=1000),
-        GROW(topics=[GROW.CreatePartitionsTopic(name="a", assignments=None)], timeout_ms=1000),
+        CREATE(topics=[CREATE.CreatableTopic(name=name) for name in "ab"], timeout_ms=1000),
+        DELETE(topics=[DELETE.DeleteTopicState(name=name) for name in "ab"], timeout_ms=1000),
+        GROW(
+            topics=[GROW.CreatePartitionsTopic(name=name, assignments=None) for name in "ab"],
+            timeout_ms=1000,
+        ),
     ],
     ids=["create", "delete", "grow"],
 )
@@ -293,8 +306,8 @@ async def test_topic_requests_controller_error_applies_to_every_topic(request_: 
     async with brokers(answer=refuse) as (rig,):
         response = await rig.ask(request_)  # type: ignore[arg-type]  # a Message of either kind
         answered = getattr(response, "topics", None) or getattr(response, "responses", None)
-        (one,) = answered or response.results
-        assert (one.name, one.error_code) == ("a", ErrorCode.POLICY_VIOLATION)
+        codes = [(one.name, one.error_code) for one in answered or response.results]
+        assert codes == [(name, ErrorCode.POLICY_VIOLATION) for name in "ab"]
 
 
 async def test_init_producer_id_returns_distinct_ids_from_allocated_blocks() -> None:
@@ -309,7 +322,7 @@ async def test_init_producer_id_returns_distinct_ids_from_allocated_blocks() -> 
         assert ids == [5_000, 5_001, 9_000]
 
 
-async def test_init_producer_id_without_controller_returns_request_timed_out() -> None:
+async def test_init_producer_id_refused_by_the_controller_returns_request_timed_out() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         raise OperatingError("no", code=ErrorCode.STALE_BROKER_EPOCH)
 
@@ -360,7 +373,7 @@ async def test_create_topics_partition_limit_applies_before_the_request_is_split
         assert not rig.controller.seen
 
 
-async def test_metadata_auto_creation_of_many_topics_is_split_into_parts() -> None:
+async def test_metadata_auto_creation_of_many_topics_is_split_and_limited() -> None:
     names = [f"t{number}" for number in range(TOO_MANY)]
     request = METADATA(
         topics=[METADATA.MetadataRequestTopic(name=name) for name in names],
@@ -372,6 +385,9 @@ async def test_metadata_auto_creation_of_many_topics_is_split_into_parts() -> No
         codes = {topic.name: topic.error_code for topic in response.topics}
         assert codes.pop(names[-1]) == ErrorCode.INVALID_REQUEST
         assert set(codes.values()) == {ErrorCode.LEADER_NOT_AVAILABLE}
+        creations = [r for r in rig.controller.seen if isinstance(r, CreateTopicsRequestRpc)]
+        sizes = [len(creation.topics) for creation in creations]
+        assert (max(sizes), sum(sizes)) == (MAX_FORWARDED_ITEMS, MAX_ITEMS_PER_REQUEST)
 
 
 def exceeded(request: RpcRequest) -> RpcResponse:

@@ -199,7 +199,7 @@ async def test_newer_assignment_replaces_the_callback_of_the_older_one() -> None
     assert sorted(reported) == ["other", "second"] and cluster.directories[key] == B
 
 
-async def test_assignments_at_an_old_level_stay_queued() -> None:
+async def test_assignments_refused_at_an_old_level_are_sent_again() -> None:
     key = TopicIdPartition(T, 3)
     cluster = Cluster(fail_once=ErrorCode.UNSUPPORTED_VERSION)
     with capture_logs() as logged:

@@ -205,7 +205,7 @@ async def test_call_repeats_until_a_controller_becomes_active() -> None:
         assert (await calling).producer_id_count == 1_000
 
 
-async def test_call_timeout_raises_the_last_error() -> None:
+async def test_call_timeout_raises_the_last_error_or_request_timed_out() -> None:
     controller = ScriptedController(standby)
     async with serving(controller), channel_to(controller.voter()) as channel:
         with pytest.raises(OperatingError) as caught:
@@ -243,7 +243,7 @@ async def test_unanswered_call_is_not_repeated() -> None:
     assert len(controller.seen) == 1
 
 
-async def test_metadata_poll_switches_controller_when_heartbeats_are_not_answered() -> None:
+async def test_metadata_poll_switches_controller_when_a_call_is_not_answered() -> None:
     """The host of the controller lost power: its connections stay silent, and a poll waits long."""
     dead, active = ScriptedController(ids), ScriptedController(ids)
     dead.may_answer.clear()

@@ -321,7 +321,7 @@ async def test_replica_in_an_offline_directory_is_not_recreated_when_another_is_
         assert log_end(rig) == 3
 
 
-async def test_reattach_loop_retries_and_logs_each_reason_once() -> None:
+async def test_reattach_loop_retries_and_logs_a_repeated_reason_once() -> None:
     vfs = FaultVfs(MemVfs())
     often = {"log_dir_reattach_interval_ms": "100"}
     async with registered(FaultVfs(MemVfs()), vfs, **often) as rig:

@@ -141,7 +141,7 @@ async def test_demoted_directory_returns_online_when_it_is_fast_again() -> None:
     assert [entry.name for entry in rig.vfss[1].list_dir("/d2")] == ["meta.properties"]
 
 
-async def test_sole_directory_is_never_demoted() -> None:
+async def test_sole_directory_is_not_demoted() -> None:
     rig = Rig(may_demote=True, dirs=1)
     rig.dirs[0].statistics.latency_ms = 900.0
     assert events(rig.checks(CHECKS_TO_SLOW + 5)) == ["log_dir_slow"]

@@ -162,7 +162,7 @@ async def test_scrub_makes_damaged_leader_step_down_once_a_follower_is_in_sync()
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
-async def test_scrubs_include_new_directories_and_exclude_failed_ones(
+async def test_scrubs_cover_online_directories_if_they_are_enabled(
     is_enabled: bool,
 ) -> None:
     switch = str(is_enabled).lower()

@@ -95,7 +95,7 @@ async def test_name_last_moves_a_partition_to_the_end_of_the_request(rig: Rig) -
     assert rig.fetch() == ([1, 2, 0], [])
 
 
-async def test_partition_followed_in_a_newer_epoch_ignores_its_former_state(rig: Rig) -> None:
+async def test_former_state_of_a_partition_followed_again_is_ignored(rig: Rig) -> None:
     rig.session.follow(rig.replicas[0])
     old = rig.session.get(rig.replicas[0].topic_partition)
     assert old is not None

@@ -117,7 +117,7 @@ async def test_new_follower_copies_batch_that_begins_before_leader_log_start() -
         assert [(h.base_offset, h.last_offset) for h in headers_of(read.records)] == [(10, 19)]
 
 
-async def test_follower_backs_off_longer_each_time_the_same_append_fails() -> None:
+async def test_follower_counts_consecutive_failures_of_the_same_append() -> None:
     """The leader's responses are valid; only the append of the follower fails."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
@@ -427,8 +427,8 @@ async def test_throttled_replica_waits_and_unthrottled_replica_does_not() -> Non
         await until(lambda: end_of(rigs[1], TP) == 2)
 
 
-async def test_throttled_replicas_are_fetched_alternately() -> None:
-    """With one byte per second and one turn at a time, replicas that were not served come first."""
+async def test_throttled_replicas_are_all_fetched_after_the_rate_is_raised() -> None:
+    """At one byte per second the first response overdraws the quota for longer than the test."""
     async with brokers(
         2, replica_fetch_max_bytes="1000", replica_fetch_response_max_bytes="1000"
     ) as rigs:
@@ -438,7 +438,7 @@ async def test_throttled_replicas_are_fetched_alternately() -> None:
         await until(lambda: end_of(rigs[1], TP) + end_of(rigs[1], OTHER) == 2)
 
 
-async def test_in_sync_follower_is_never_throttled() -> None:
+async def test_in_sync_follower_is_not_throttled() -> None:
     async with brokers(2) as rigs:
         await host_throttled(rigs, "*", isr=(1, 2))
         for _ in range(3):

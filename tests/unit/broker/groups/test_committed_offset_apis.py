@@ -68,7 +68,7 @@ async def test_offset_fetch_returns_committed_offset_in_all_versions(version: in
         ({"version": 10}, E.UNKNOWN_TOPIC_ID),
     ],
 )
-async def test_offset_commit_returns_an_error_per_partition(
+async def test_offset_commit_to_an_invalid_partition_returns_its_error_and_stores_nothing(
     more: dict[str, Any], code: ErrorCode
 ) -> None:
     async with coordinator() as rig:

@@ -36,7 +36,9 @@ async def joined(rig: Any, version: int, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", range(10))
-async def test_classic_member_joins_syncs_beats_and_leaves_in_all_versions(version: int) -> None:
+async def test_classic_member_joins_syncs_heartbeats_and_leaves_in_all_versions(
+    version: int,
+) -> None:
     async with coordinator() as rig:
         answer = await joined(rig, version)
         assert (answer.error_code, answer.generation_id) == (0, 1)

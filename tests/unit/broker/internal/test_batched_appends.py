@@ -58,7 +58,7 @@ async def test_batched_append_returns_the_base_offset_of_each_caller(
     assert await batches(rig) == [6, 1]
 
 
-async def test_batched_append_limits_the_records_of_a_batch(
+async def test_batched_append_combines_records_of_callers_up_to_a_limit(
     rig: BrokerRig, appends: BatchedAppends
 ) -> None:
     counts = [MOST_TOGETHER + 100, MOST_TOGETHER, 1, MOST_TOGETHER - 1]

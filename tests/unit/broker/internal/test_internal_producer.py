@@ -151,6 +151,7 @@ async def test_internal_producer_does_not_connect_to_a_fenced_leader() -> None:
         await rig.follow(other.registration(fenced=True))
         with pytest.raises(ConnectionLostError):
             await sender(rig).to_topic(within(30))
+        assert other.listener.connection_count == 0
 
 
 # --- append in one leader epoch ------------------------------------------------------------------

@@ -29,7 +29,7 @@ STRICT = InternalTopic(
 )
 
 
-async def test_topic_creator_retries_until_there_are_enough_brokers() -> None:
+async def test_topic_creator_raises_a_refusal_and_accepts_an_existing_topic() -> None:
     codes = [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
 
     def answering(request: RpcRequest) -> RpcResponse:

@@ -16,7 +16,7 @@ def test_creation_plan_with_enough_brokers_creates_immediately(alive: int) -> No
     assert plan().missing(alive) == 3
 
 
-def test_creation_plan_with_fewer_brokers_waits_some_rounds() -> None:
+def test_creation_plan_with_fewer_brokers_waits_two_rounds_then_creates_fewer_replicas() -> None:
     brief = plan()
     assert [brief.missing(1), brief.missing(2)] == [None, None]
     assert [brief.missing(2), brief.missing(1)] == [2, 1]

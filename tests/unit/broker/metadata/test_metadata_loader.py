@@ -49,7 +49,6 @@ async def test_metadata_loader_replays_entries_in_order_and_reports_the_applied_
     def answer(request: RpcRequest) -> RpcResponse:
         assert isinstance(request, FetchMetadataRequest)
         reported.add((request.applied_metadata_offset, request.applied_metadata_epoch))
-        # The controller may start before the requested offset; known entries are skipped.
         due = entries if request.fetch_offset <= 11 else []
         return FetchMetadataResponse(high_watermark=11, entries=tuple(due))
 

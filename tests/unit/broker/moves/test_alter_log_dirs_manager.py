@@ -530,7 +530,7 @@ async def test_source_failure_at_the_first_rename_takes_the_replica_offline() ->
         assert assigned(rig) == [D2, D1] and not hosted(rig).gate.is_closed
 
 
-async def test_move_waits_until_another_future_replica_is_dropped() -> None:
+async def test_move_replaces_the_future_replica_of_another_move() -> None:
     async with one_broker() as rig:
         moves = rig.parts.moves
         with capture_logs() as lines:
@@ -893,7 +893,7 @@ async def test_future_replica_without_a_source_waits_while_a_directory_is_offlin
 # --- rate, order, stalls -------------------------------------------------------------------------
 
 
-async def test_moves_above_the_thread_limit_wait_in_order() -> None:
+async def test_moves_above_the_thread_limit_copy_nothing_while_they_wait() -> None:
     slow = FaultVfs(MemVfs())
     many = [TopicPartition("t", n) for n in range(4)]
     async with brokers(1, FaultVfs(MemVfs()), slow, num_replica_alter_log_dirs_threads="1") as (

@@ -124,7 +124,7 @@ async def test_response_of_an_abandoned_fetch_counts_as_not_received() -> None:
     assert returned(await again) == [0]
 
 
-def test_consumer_sessions_above_the_limit_evict_idle_sessions_only() -> None:
+def test_consumer_sessions_above_the_limit_evict_idle_or_old_smaller_sessions() -> None:
     rig = Rig(max_sessions=3, eviction_ms=1_000)
     rig.followers.open(None)
     first, second = rig.asked(0, 1).session_id, rig.asked(0, 1, 2).session_id
@@ -171,7 +171,7 @@ def test_eviction_of_many_sessions_visits_only_their_oldest() -> None:
     assert rig.metrics.snapshot()["NumIncrementalFetchPartitionsCached"] == 39
 
 
-def test_session_that_grew_is_evicted_by_its_present_size() -> None:
+def test_eviction_of_consumer_sessions_compares_their_present_sizes() -> None:
     rig = Rig(max_sessions=2, eviction_ms=1_000)
     grown, kept = rig.asked(0).session_id, rig.asked(0, 1, 2).session_id
     rig.clock.ms += 1_001

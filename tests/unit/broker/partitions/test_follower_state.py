@@ -36,7 +36,7 @@ def test_fetch_at_the_previous_log_end_counts_from_the_previous_fetch() -> None:
     assert f.last_caught_up_ms == 1_000, "the fetch did not reach offset 200"
 
 
-def test_last_caught_up_time_never_decreases() -> None:
+def test_fetch_below_a_grown_log_end_keeps_the_last_caught_up_time() -> None:
     f = follower()
     f.fetched(100, 100, 1_000)
     f.fetched(100, 150, 2_000)

@@ -40,7 +40,7 @@ def test_low_watermark_is_the_least_log_start_of_live_replicas() -> None:
     assert low_watermark_of(p, 7, {**brokers, TWO: broker(TWO, leaving=True)}) == 4
 
 
-def test_low_watermark_waits_for_replicas_that_may_lead_next() -> None:
+def test_low_watermark_is_unknown_while_a_replica_that_may_lead_is_unavailable() -> None:
     """An eligible replica with an older log start could lead after DeleteRecords was
     acknowledged."""
     p = leader(isr=(1, 2))

@@ -161,7 +161,7 @@ def test_partition_change_in_the_same_leader_epoch_keeps_role_and_followers() ->
     assert p.is_under_replicated
 
 
-def test_is_sent_again_detects_repeated_fetch_offsets_once_per_response() -> None:
+def test_is_sent_again_detects_the_offset_of_the_previous_response() -> None:
     p = leader()
     assert [p.is_sent_again(TWO, offset) for offset in (5, 5, 9, 5)] == [False, True, False, False]
     assert not any(p.is_sent_again(broker_id, 5) for broker_id in (THREE, ME, ME))
@@ -210,7 +210,7 @@ def test_require_leader_with_wrong_epoch_raises(expected_epoch: int, code: Error
     assert caught.value.code is code
 
 
-def test_require_leader_of_a_follower_raises_in_any_epoch() -> None:
+def test_require_leader_of_a_follower_raises_with_and_without_an_epoch() -> None:
     p = make()
     p.apply(state(leader=2), log_end_offset=100, now_ms=0)
     for expected in (5, -1):
@@ -219,7 +219,7 @@ def test_require_leader_of_a_follower_raises_in_any_epoch() -> None:
         p.require_replica(expected)
 
 
-def test_require_replica_rejects_only_offline_replicas_and_other_epochs() -> None:
+def test_require_replica_rejects_new_and_offline_replicas_and_other_epochs() -> None:
     p = make()
     with pytest.raises(NotLeaderOrFollowerError):
         p.require_replica()
@@ -472,7 +472,7 @@ class Session:
 
 
 @pytest.mark.parametrize("event", ["left_the_isr", "broker_registered"])
-def test_fetch_of_a_former_copy_does_not_count_for_the_isr(event: str) -> None:
+def test_late_fetch_of_a_former_copy_does_not_expand_the_isr(event: str) -> None:
     """The copy may have been recreated or truncated in the same epochs."""
     p, moments, brokers = leader(isr=(1, 2)), Moments(), {THREE: broker(THREE)}
     old, late = Session(p, moments), Session(p, moments)

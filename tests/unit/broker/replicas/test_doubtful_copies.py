@@ -106,7 +106,7 @@ async def test_replica_of_accepted_move_is_reported_lost_after_unclean_stop_of_i
 
 
 @pytest.mark.parametrize("batches_left", [0, 2])
-async def test_copy_without_flushed_records_is_lost_despite_clean_shutdown_mark(
+async def test_copy_without_flushed_records_is_reported_lost_despite_clean_shutdown_mark(
     batches_left: int,
 ) -> None:
     vfs = MemVfs()
@@ -128,7 +128,7 @@ async def test_copy_without_flushed_records_is_lost_despite_clean_shutdown_mark(
 
 @pytest.mark.parametrize("has_heir", [True, False])
 @pytest.mark.parametrize("is_clean", [True, False])
-async def test_copy_without_its_oldest_segment_leaves_in_sync_set_before_it_leads(
+async def test_copy_without_its_oldest_segment_leaves_in_sync_set_unless_it_is_alone(
     has_heir: bool, is_clean: bool
 ) -> None:
     vfs = MemVfs()

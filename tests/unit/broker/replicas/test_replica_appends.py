@@ -383,7 +383,7 @@ async def test_bytes_waiting_for_a_check_are_limited() -> None:
         appends.close()
 
 
-def test_append_with_elapsed_deadline_times_out_on_uvloop() -> None:
+def test_append_with_elapsed_deadline_fails_on_uvloop() -> None:
     """uvloop runs an elapsed timer in the next event loop iteration."""
 
     async def scene() -> None:

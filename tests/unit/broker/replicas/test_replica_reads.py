@@ -79,7 +79,7 @@ async def test_read_without_space_reports_omitted_records() -> None:
         assert reads.read(wanted, min_one_batch=True, is_first_read=True).records
 
 
-async def test_read_from_disk_returns_records_that_are_not_cached() -> None:
+async def test_read_from_disk_returns_the_batch_that_contains_the_offset() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(2)), 9)

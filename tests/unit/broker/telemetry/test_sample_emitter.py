@@ -122,7 +122,7 @@ async def test_round_sends_samples_of_directories_and_replicas() -> None:
         assert figures(rig) == (3, 0)
 
 
-async def test_round_splits_many_replicas_into_batches() -> None:
+async def test_round_with_many_replicas_sends_a_sample_of_each() -> None:
     async with brokers() as (rig,):
         await lead_topic(rig)
         await rig.follow(topic(), *(partition(index) for index in range(450)))
@@ -154,7 +154,7 @@ async def test_rounds_run_periodically_and_sample_replicas_less_often() -> None:
         assert 2 <= kinds.count("replica") < kinds.count("log_dir") / 2
 
 
-async def test_emitter_is_cancelled_without_delay() -> None:
+async def test_emitter_waiting_for_a_stalled_directory_can_be_cancelled() -> None:
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
         stall(rig.dirs[0])

@@ -114,7 +114,7 @@ async def test_appended_bytes_exclude_duplicate_batches() -> None:
         assert (await replicas(rig))[0, False].appended_bytes_total == len(sent)
 
 
-async def test_move_is_sampled_in_both_directories_and_counters_move_along() -> None:
+async def test_move_is_sampled_in_both_directories_and_its_replica_keeps_its_counters() -> None:
     vfss = (FaultVfs(MemVfs()), FaultVfs(MemVfs()))
     async with brokers(1, *vfss) as (rig,):
         size_bytes = 2 * len(await two_partitions(rig))

@@ -54,7 +54,9 @@ def sample(facts: Facts) -> LogDirSample:
 
 
 @pytest.mark.parametrize("state", [LogDirState.ONLINE, LogDirState.SATURATED, LogDirState.STALLED])
-def test_log_dir_sample_of_an_online_directory_has_all_fields(state: LogDirState) -> None:
+def test_log_dir_sample_of_an_online_or_impaired_directory_has_all_fields(
+    state: LogDirState,
+) -> None:
     printed = json.loads(encode(ORIGIN, sample(Facts(state=state))))
     bounds = [1 << bucket for bucket in range(16)]
     assert printed == {
@@ -93,7 +95,7 @@ def test_log_dir_sample_of_an_online_directory_has_all_fields(state: LogDirState
     assert len(printed["io_counts"]) == len(bounds) + 1
 
 
-def test_log_dir_sample_of_an_offline_directory_has_its_state_only() -> None:
+def test_log_dir_sample_of_an_offline_directory_has_no_sizes_or_operations() -> None:
     assert sample(Facts(state=LogDirState.OFFLINE)) == LogDirSample(
         directory_id="ZGRkZGRkZGRkZGRkZGRkZA",
         path="/d1",

@@ -483,7 +483,7 @@ def test_leader_elected_with_elr_has_all_acknowledged_records(seed: int) -> None
     live(seed, elr=True)
 
 
-def test_search_without_elr_finds_last_replica_standing() -> None:
+def test_search_without_elr_finds_a_loss_of_acknowledged_records() -> None:
     """Without eligible leader replicas, one unclean return is enough to lose records (KIP-966)."""
     with pytest.raises(InvariantBrokenError):
         for seed in range(300):

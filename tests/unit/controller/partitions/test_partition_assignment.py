@@ -53,7 +53,7 @@ def test_reassigned_to_computes_adding_and_removing(
     assert after == _assignment(*expected)
 
 
-def test_cancelled_restores_original_after_any_number_of_targets() -> None:
+def test_cancelled_restores_original_after_one_or_two_targets() -> None:
     begun = _assignment((1, 2, 3)).reassigned_to(_ids((4, 5, 6)), _home)
     changed = begun.reassigned_to(_ids((1, 6, 7)), _home)
     assert begun.cancelled() == _assignment((1, 2, 3))
@@ -73,7 +73,7 @@ def test_cancelled_restores_original_after_any_number_of_targets() -> None:
         pytest.param(((1, 2), (2,), ()), (1, 2), True, id="more"),
     ],
 )
-def test_is_complete_when_added_replicas_are_in_sync(
+def test_is_complete_requires_added_replicas_or_a_whole_smaller_target_in_sync(
     assignment: tuple[Ids, ...], isr: Ids, expected: bool
 ) -> None:
     assert _assignment(*assignment).is_complete(_ids(isr)) is expected

@@ -128,7 +128,7 @@ def test_change_partition_elects_by_kind_of_election(
         pytest.param(1, (1,), UNCLEAN, {2}, {2}, (2, (2,)), id="unclean: else any"),
     ],
 )
-def test_change_partition_with_impaired_replicas_elects_last_resort(
+def test_change_partition_elects_impaired_replica_as_last_resort(
     leader: int,
     isr: tuple[int, ...],
     election: Election,
@@ -237,7 +237,7 @@ def test_unclean_election_prefers_original_replicas_over_added_ones() -> None:
     assert (record.leader, record.isr) == (3, (3,))
 
 
-def test_reordered_replicas_without_known_directories_keep_migrating() -> None:
+def test_reordered_replicas_keep_migrating_directories() -> None:
     """A record that changes replicas without directories means that no directory is known."""
     before = dataclasses.replace(_partition(1, (1, 2, 3)), directories=(MIGRATING_DIR,) * 3)
     other_order = Assignment.of_partition(before).reassigned_to(

@@ -73,7 +73,7 @@ def test_managers_restored_from_snapshot_use_its_settings(part_size: int) -> Non
     assert world.managers.set_by_metadata() == {}
 
 
-def test_config_of_unregistered_controller_can_be_deleted_only() -> None:
+def test_config_of_unregistered_controller_can_be_deleted_but_not_set() -> None:
     world = World(MetadataVersion.IV_4_4_IV2)
     list(world.run("controller 100"))
     list(world.run(f"configure broker:100 set:{TIMEOUT}=4000"))

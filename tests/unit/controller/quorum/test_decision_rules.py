@@ -33,7 +33,7 @@ CANCEL = c.ReassignedPartition(topic="t", partition=0, replicas=None)
         (_altered(ResourceType.BROKER, _SET), False),
     ],
 )
-def test_grows_is_true_only_for_requests_without_which_the_disk_can_be_freed(
+def test_grows_is_false_for_deletions_cancels_and_values_of_topics_and_brokers(
     request_: m.RpcRequest, expected: bool
 ) -> None:
     assert grows(request_) is expected

@@ -93,7 +93,7 @@ def test_after_naming_adding_and_removing_return_the_changed_voter_set() -> None
         (STATIC, 2, True),
     ],
 )
-def test_kraft_version_update_allows_upgrades_only(
+def test_kraft_version_update_refuses_downgrades_and_unknown_levels(
     voters: VoterSet, level: int, is_refused: bool
 ) -> None:
     update = FeatureUpdate(name=KRAFT_VERSION, level=level, upgrade_type=1)

@@ -108,7 +108,7 @@ async def test_describe_acls_with_unknown_element_is_refused() -> None:
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_delete_acls_sends_few_filters_at_once_and_answers_in_order() -> None:
+async def test_delete_acls_sends_at_most_five_filters_per_request_and_answers_in_order() -> None:
     controller = Controller()
     apis = make_apis(controller)
     letters = "abcdefg"
@@ -126,9 +126,9 @@ async def test_acl_apis_without_controller_answer_a_timeout_for_each_item() -> N
     controller = Controller()
     controller.is_silent = True
     apis = make_apis(controller)
-    created = await apis.create_acls(CreateAclsRequest(creations=[creation("t")]), CONTEXT)
-    deleted = await apis.delete_acls(DeleteAclsRequest(filters=[filter_of(None)]), CONTEXT)
-    timed_out = [ErrorCode.REQUEST_TIMED_OUT]
+    created = await apis.create_acls(CreateAclsRequest(creations=[creation("t")] * 2), CONTEXT)
+    deleted = await apis.delete_acls(DeleteAclsRequest(filters=[filter_of(None)] * 2), CONTEXT)
+    timed_out = [ErrorCode.REQUEST_TIMED_OUT] * 2
     assert [one.error_code for one in created.results] == timed_out
     assert [one.error_code for one in deleted.filter_results] == timed_out
 

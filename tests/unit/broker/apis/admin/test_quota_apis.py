@@ -93,7 +93,7 @@ async def test_altered_quotas_are_described() -> None:
     assert await describe(one) == (0, {(ANY_USER,): {PRODUCE: 5.0}})
 
 
-async def test_alter_refuses_repeated_and_invalid_entities_alone() -> None:
+async def test_alter_client_quotas_refuses_only_repeated_and_invalid_entities() -> None:
     one = controller()
     assert await alter(
         one,
@@ -112,7 +112,7 @@ async def test_alter_refuses_repeated_and_invalid_entities_alone() -> None:
     assert await describe(one) == (0, {(APP,): {PRODUCE: 7.0}})
 
 
-async def test_alter_refuses_an_entity_with_ten_thousand_operations() -> None:
+async def test_alter_client_quotas_refuses_an_entity_with_twenty_thousand_operations() -> None:
     one = controller()
     operation = AlterClientQuotasRequest.OpData(key=PRODUCE, value=5.0)
     entity = AlterClientQuotasRequest.EntityData(entity_type="user", entity_name="alice")

@@ -282,7 +282,7 @@ async def test_controlled_shutdown_without_consent_ends_after_its_timeout() -> N
         assert "controlled_shutdown_unfinished" in {e["event"] for e in logged}
 
 
-async def test_impaired_and_cordoned_directories_are_reported_until_they_recover() -> None:
+async def test_heartbeats_report_cordons_and_an_impairment_until_it_ends() -> None:
     async with living(Cluster()) as (manager, controller):
         await come_up(manager)
 

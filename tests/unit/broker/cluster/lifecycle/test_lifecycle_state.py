@@ -895,6 +895,7 @@ def test_refused_attach_drops_the_directory_and_keeps_the_broker_running() -> No
     actions = m.handle(refused, 1_010)
     assert only(actions, AnnounceRefusal).changes == DirectoryChanges(attached=(D,))
     assert m.handle(alive(), 1_020) == [WakeAt(3_020)]
+    assert (m.broker_epoch, state_of(m)) == (EPOCH, BrokerState.RUNNING)
 
 
 def test_attached_directory_that_failed_before_the_answer_is_removed_by_an_amendment() -> None:

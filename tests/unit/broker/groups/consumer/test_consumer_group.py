@@ -83,7 +83,7 @@ def test_group_is_empty_after_its_last_member_leaves() -> None:
         pytest.param(0, (), E.NONE, id="rejoin"),
     ],
 )
-def test_consumer_heartbeat_epoch_must_be_current_or_previous(
+def test_consumer_heartbeat_epoch_must_be_current_previous_or_zero(
     epoch: int, owned: Any, code: ErrorCode
 ) -> None:
     scene, _ = two()
@@ -140,7 +140,7 @@ def test_heartbeats_during_a_write_share_the_next_batch() -> None:
     assert scene.answers.keys() == set(tokens)
 
 
-def test_batch_refused_as_too_large_is_decided_again_in_halves() -> None:
+def test_batch_refused_as_too_large_is_decided_again_in_smaller_batches() -> None:
     scene = ConsumerScene(assignment_interval_ms=0)
     scene.writes_at_once = False
     joining = {"rebalance_timeout_ms": REBALANCE_MS, "topic_names": frozenset({"t"})}

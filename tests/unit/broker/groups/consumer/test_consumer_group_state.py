@@ -7,7 +7,7 @@ from kraftjbod.broker.groups.records.consumer_group_records import EpochFact, Pa
 from tests.unit.broker.groups.consumer.consumer_scene import ConsumerScene, two
 
 
-def test_group_changes_of_a_whole_group_can_be_reverted_and_ended() -> None:
+def test_group_changes_of_a_whole_group_can_be_reverted_or_removed() -> None:
     scene, _ = two()
     state = ConsumerGroupState("g")
     changes = GroupChanges(state)

@@ -168,7 +168,9 @@ async def test_offsets_of_a_deleted_topic_are_removed_immediately(
         assert await fetched(rig) == {("u", 0): 5}
 
 
-async def test_offsets_of_a_topic_deleted_without_a_leader_are_removed_by_the_next_leader() -> None:
+async def test_offsets_of_a_topic_deleted_before_an_election_are_removed_by_the_new_leader() -> (
+    None
+):
     async with coordinator() as rig:
         assert await committing(rig, 1) == 0
         await lead(rig, 1, leader=2)

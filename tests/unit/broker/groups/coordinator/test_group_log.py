@@ -39,6 +39,10 @@ async def test_group_records_apply_only_after_replication(rig: BrokerRig) -> Non
     written = await log.write_records(led, RECORDS)
     assert written == Written(E.NONE, may_be_in_log=False, base_offset=1)
     assert await log.write(led, [EpochFact("g" * 40_000, GroupEpoch(epoch=4))]) is E.INVALID_REQUEST
+    await lead(rig, 1, isr=(1, 2))
+    later = OffsetFact("g", TP, CommittedOffset(offset=6, commit_ms=2))
+    assert await log.write(led, [later]) is E.COORDINATOR_NOT_AVAILABLE
+    assert led.groups.offsets("g")[TP].offset == 5
 
 
 async def test_batch_over_the_topics_limit_is_reported_as_too_large(rig: BrokerRig) -> None:
