@@ -84,7 +84,7 @@ class ClusterPlan:
 
     @property
     def counts(self) -> MoveCounts:
-        """Counts over all moves."""
+        """Numbers and bytes of all moves."""
         return MoveCounts.of_groups(
             [
                 MoveGroup(one.from_broker != one.to_broker, one.tier, 1, one.size_bytes)

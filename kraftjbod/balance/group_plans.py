@@ -18,7 +18,8 @@ from kraftjbod.balance.transfer_planner import Candidate, DirSums, Racks, Task, 
 
 
 class Rank(NamedTuple):
-    """Position of a move in the plan: by ascending ``tier``, then by descending ``score``.
+    """Position of a move in its phase of the plan: by ascending ``tier``, then descending
+    ``score``.
 
     ``step`` groups moves of a broker that belong together.
     """

@@ -56,7 +56,7 @@ _COOLEST: Final = 4
 
 
 class Tier(IntEnum):
-    """Purpose of a move. Under a limit, moves with lower numbers come first."""
+    """Purpose of a move. Within a phase of the plan, lower numbers come first."""
 
     DRAIN = 0
     """Empties a drained directory or broker."""

@@ -279,7 +279,8 @@ class ReplicationControlManager:
     # --- min.insync.replicas ---------------------------------------------------------------------
 
     def follow_min_isr(self, rules_of: RulesOf) -> list[PartitionChangeRecord]:
-        """Return the changes of eligible leader replicas after a change of ``min.insync.replicas``.
+        """Return the changes of partitions with eligible leader replicas after a change of
+        ``min.insync.replicas``.
 
         :param rules_of: the rules after the change.
         """

@@ -145,6 +145,7 @@ class CommittedLog:
         """Pass ``snapshot``, the newest one, to the listener at a start.
 
         :raises InconsistentStorageError: the snapshot, which was intact at loading, is damaged now.
+        :raises KafkaStorageError: the metadata directory fails.
         """
         if snapshot is not None:
             self.offset = snapshot.last_offset

@@ -67,7 +67,7 @@ class LogOpener:
         :param alone: the voter set of this node only, if an operator abandons all other voters
             (``append_lone_voter_set``).
         :raises StartupError: the log cannot be read, or belongs to other voters.
-        :raises LogDirImpairedError: the log cannot be written because the disk is full.
+        :raises LogDirImpairedError: the disk is full or hangs.
         :raises KafkaStorageError: the metadata directory fails.
         """
         stored, unnoted = await self._log_dir.run_operation(OpKind.LOAD, partial(self._open, alone))

@@ -248,7 +248,10 @@ class KafkaApis:
     def handle(
         self, header: RequestHeader, body: Message, connection: ConnectionContext
     ) -> Awaitable[Message | None]:
-        """Return the awaitable response to one request. It is None for Produce with ``acks=0``."""
+        """Return the awaitable response to one request. It is None for Produce with ``acks=0``.
+
+        :raises UnansweredError: when awaited, as :meth:`ProduceFetchApis.produce`.
+        """
         context = RequestContext(
             connection=connection,
             api_version=header.api_version,

@@ -68,7 +68,7 @@ class DynamicConfigs:
         """Apply the brokers' configuration in the metadata, and notify the subscribers if it
         changed.
 
-        Return the keys whose value changed.
+        Return the keys whose value changed, without the keys of single listeners.
         """
         found = {key: next(self._usable(key), None) for key in DYNAMIC_BROKER_KEYS}
         winning = {key: value.text for key, value in found.items() if value is not None}

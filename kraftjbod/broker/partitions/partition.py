@@ -314,7 +314,7 @@ class Partition:
         :raises KafkaStorageError: the replica's directory is offline.
         :raises OperatingError: FENCED_LEADER_EPOCH (the sender's epoch is older) or
             UNKNOWN_LEADER_EPOCH (newer).
-        :raises NotLeaderOrFollowerError: another broker leads.
+        :raises NotLeaderOrFollowerError: this broker does not lead.
         """
         if self.role is Role.LEADER and expected_epoch in (ANY_EPOCH, self.leader_epoch):
             return

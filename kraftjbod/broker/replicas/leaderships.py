@@ -96,7 +96,9 @@ class Leaderships:
             self._unpublished.append((before, False))
 
     def publish(self) -> None:
-        """Send all noted changes to the subscribers, in order."""
+        """Send all noted changes to the subscribers, in order. A call by a subscriber returns at
+        once, and the running call sends its changes. An error of a subscriber is logged.
+        """
         if self._is_publishing:
             return  # A subscriber noted another change: the outer call publishes it.
         self._is_publishing = True

@@ -53,8 +53,9 @@ class LogEnds:
         self._log = get_logger(component="log_ends", broker_id=broker_id)
 
     async def find(self, partitions: Collection[TopicPartition]) -> Ends:
-        """Return the high watermarks of ``partitions``, without those whose leaders do not
-        respond."""
+        """Return the high watermarks of ``partitions``, without those that have no leader, or whose
+        leader does not respond or does not know its high watermark yet.
+        """
         by_leader: dict[BrokerId, list[TopicPartition]] = {}
         ends: Ends = {}
         async for one in in_slices(partitions):

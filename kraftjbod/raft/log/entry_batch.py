@@ -48,6 +48,7 @@ def encode_entry_batch(
 
     :param append_start: offset of the first entry of the same append.
     :param committed_offset: a lower bound of the committed offset.
+    :param wall_ms: timestamp of the batch.
     """
     key = _KEY.pack(append_start)
     if entry.kind is not EntryKind.DATA:

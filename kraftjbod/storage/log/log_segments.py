@@ -259,8 +259,8 @@ class LogSegments:
             self._vfs.sync_dir(self.directory)
 
     def move_to(self, directory: str) -> None:
-        """Rename the replica's directory to the path ``directory``, durably. If the sync fails, the
-        directory gets its former name again.
+        """Rename the replica's directory to the path ``directory``, durably. If no descriptor is
+        free for the sync, the directory gets its former name again.
         """
         self.name_compacted()
         former = self.directory

@@ -316,7 +316,7 @@ class ProducerState:
 
     def is_snapshot_due(self, appended_bytes: int, limits: ProducerLimits) -> bool:
         """Return whether enough log was appended for a new snapshot file. ``appended_bytes`` is the
-        size of the log since the last one. Always False without producers.
+        size of the log since the last one. Always False without producers and transactions.
         """
         if not self or appended_bytes < limits.snapshot_interval_bytes:
             return False
