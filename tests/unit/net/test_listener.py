@@ -169,7 +169,7 @@ async def test_listener_refuses_clients_while_descriptors_are_short() -> None:
     await server.close(timeout_ms=5000)
 
 
-async def test_listener_bind_reserves_the_address_and_refuses_until_start() -> None:
+async def test_listener_refuses_connections_until_start_and_another_bind_after_it() -> None:
     server = listener(ListenerLimits(), asyncio.Event())
     await server.bind()
     rival = listener(ListenerLimits(), asyncio.Event(), port=server.port)
@@ -183,7 +183,7 @@ async def test_listener_bind_reserves_the_address_and_refuses_until_start() -> N
     await server.close(timeout_ms=0)
 
 
-async def test_listener_close_after_bind_releases_the_address_without_a_log_line() -> None:
+async def test_listener_close_after_bind_logs_nothing_and_the_address_can_be_bound_again() -> None:
     server = listener(ListenerLimits(), asyncio.Event())
     await server.bind()
     with capture_logs() as logs:

@@ -104,7 +104,7 @@ SIZES = pytest.mark.parametrize("times", [1, 10, 100])
 
 
 @SIZES
-def test_truncate_of_one_record_reads_at_most_one_index_interval_and_since_snapshot(
+def test_truncate_of_one_record_reads_one_index_interval_and_headers_since_the_snapshot(
     times: int,
 ) -> None:
     shape = larger_segments(times)

@@ -157,7 +157,7 @@ def test_follower_answers_leader_that_lacked_committed_entries_in_its_next_term(
     assert any(isinstance(message, AppendRejected) for message in core.ready().messages)
 
 
-def test_following_takes_snapshot_slices_in_order_and_acknowledges_written_ones() -> None:
+def test_following_takes_snapshot_slices_in_order_and_acknowledges_the_installed_snapshot() -> None:
     voters = VoterSet.of_keys(map(node, (1, 2)))
     core = RaftCore(
         key=node(1),

@@ -410,5 +410,6 @@ async def test_dir_opener_full_metadata_directory_uses_its_reserve_for_known_dir
     metadata.capacity_bytes = metadata.used_bytes()
     dirs, _ = await open_all(vfss)
     assert dirs["/d1"].state is LogDirState.SATURATED
+    assert not metadata.exists(f"/d1/{RESERVE_FILE}")
     known = read_known_dirs(metadata, "/d1")
     assert known.ids["/d2"] == dirs["/d2"].directory_id

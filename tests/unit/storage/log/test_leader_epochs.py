@@ -28,7 +28,7 @@ ENTRIES: EpochEntries = (EpochEntry(2, 10), EpochEntry(5, 20), EpochEntry(6, 30)
         (7, (-1, -1)),
     ],
 )
-def test_end_offset_for_returns_the_largest_epoch_not_above_the_requested_one(
+def test_end_offset_for_answers_epochs_below_between_at_and_above_the_known_ones(
     epoch: int, answer: tuple[int, int]
 ) -> None:
     assert end_offset_for(ENTRIES, epoch, 40) == answer

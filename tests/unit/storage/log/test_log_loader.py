@@ -69,7 +69,7 @@ def test_log_loader_unclean_log_recovers_epochs_and_end_offset() -> None:
     assert loaded.scanned_bytes == log.view().size_bytes
 
 
-def test_log_loader_scans_from_the_recovery_point_only() -> None:
+def test_log_loader_scans_only_the_segment_of_the_recovery_point() -> None:
     vfs, log = make()
     log.flush()
     loaded = load(vfs, recovery_point=12)

@@ -25,7 +25,7 @@ def snapshots_in(vfs: Vfs, directory: str) -> ProducerSnapshots:
     return ProducerSnapshots(vfs, lambda: directory)
 
 
-def test_producer_snapshots_keep_those_of_segments_and_the_newest() -> None:
+def test_producer_snapshots_keep_those_of_segments_and_the_two_newest() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     snapshots, segments = snapshots_in(vfs, "/t"), segments_at(vfs, [0, 10])

@@ -217,7 +217,7 @@ async def test_dir_executor_counts_operations_with_duration_and_size() -> None:
     executor.shutdown()
 
 
-async def test_dir_executor_excuse_subtracts_paused_time_once() -> None:
+async def test_dir_executor_excuse_subtracts_paused_time_of_the_running_operation_only() -> None:
     clock = ManualClock()
     executor, hold = LogDirExecutor(name="x", clock=clock), threading.Event()
     running = executor.submit_op(hold.wait)
