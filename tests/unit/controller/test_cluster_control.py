@@ -42,7 +42,7 @@ def _cluster(world: World) -> ClusterControlManager:
         pytest.param(9, [], UNASSIGNED_DIR, id="unknown broker"),
     ],
 )
-def test_default_dir_is_the_only_usable_directory(
+def test_default_dir_is_the_only_usable_directory_or_unassigned(
     world: World, broker: int, lines: list[str], expected: DirectoryId
 ) -> None:
     for line in lines:

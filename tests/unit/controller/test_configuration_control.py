@@ -79,7 +79,7 @@ def test_alter_accepts_key_names_of_kip_113() -> None:
     assert (record.name, record.value) == (key, "7")
 
 
-def test_topic_value_overrides_default() -> None:
+def test_rules_of_topic_prefer_its_value_over_the_default() -> None:
     state = MetadataState()
     records = _manager(state).new_topic("t", {UNCLEAN: "true"})
     state.replay(records, offset=0, epoch=0, delta=MetadataDelta())
@@ -214,7 +214,7 @@ def test_key_store_of_listener_is_set_only_by_the_broker_that_checked_it() -> No
     assert outcome("", None, max_connections="5") == ""
 
 
-def test_values_of_listeners_need_the_level_that_knows_them() -> None:
+def test_listener_values_below_their_metadata_version_are_refused() -> None:
     change = m.ConfigChange(name="listener.name.outer.max.connections", operation=0, value="5")
     resource = m.AlteredResource(resource_type=4, name="", changes=(change,))
     state = MetadataState()

@@ -58,7 +58,7 @@ def test_update_features_allows_level_by_upgrade_type(
     assert outcomes(world, update(wanted, kind), validate_only=True) == ([code], [])
 
 
-def test_update_features_applies_all_updates_or_none() -> None:
+def test_update_features_applies_no_update_if_one_is_refused() -> None:
     codes, levels = outcomes(World(), update(30), update(1, name="kraft.version"))
     assert codes == [ErrorCode.FEATURE_UPDATE_FAILED, ErrorCode.INVALID_UPDATE_VERSION]
     assert levels == []

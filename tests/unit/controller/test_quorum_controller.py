@@ -183,7 +183,7 @@ DELETE_NOTHING = m.DeleteTopicsRequestRpc(topics=())
     ],
     ids=["topic", "partition", "broker", "level"],
 )
-async def test_unreplayable_decision_is_refused_and_never_written(
+async def test_unreplayable_decision_is_refused_and_not_written(
     vfs: FaultVfs, node: Node, monkeypatch: pytest.MonkeyPatch, record: Record
 ) -> None:
     """Before, the record stayed in the log permanently and failed at every start."""

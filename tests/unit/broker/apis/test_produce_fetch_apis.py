@@ -352,7 +352,7 @@ async def test_fetch_from_wrong_broker_returns_leader_hint_by_version(
 
 
 @pytest.mark.parametrize("version", [12, 16])
-async def test_follower_serves_only_debug_consumer_fetches(
+async def test_follower_serves_debug_consumer_fetches_and_refuses_ordinary_ones(
     version: int,
 ) -> None:
     async with brokers(2) as (rig, _):
@@ -414,7 +414,7 @@ async def test_produce_above_partition_limit_is_rejected_per_partition() -> None
         assert answers[-1].error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_fetch_above_partition_limit_reads_partitions_alternately() -> None:
+async def test_fetch_above_partition_limit_reads_the_last_partition_in_a_later_fetch() -> None:
     """INVALID_REQUEST for the remaining partitions would be fatal to a Java consumer.
 
     A consumer that names its partitions in the same order each time must not starve the last ones.

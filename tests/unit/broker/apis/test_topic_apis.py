@@ -343,7 +343,7 @@ TOO_MANY = MAX_ITEMS_PER_REQUEST + 1
     ],
     ids=["create", "delete", "grow"],
 )
-async def test_topic_requests_above_item_limit_are_refused_and_keep_the_connection(
+async def test_topic_requests_above_item_limit_refuse_some_topics_and_keep_the_connection(
     request_: Any,
 ) -> None:
     request_.timeout_ms = 60_000

@@ -137,7 +137,7 @@ async def test_call_skips_controller_that_refuses_this_host() -> None:
         assert response.producer_id_start == 1_000
 
 
-async def test_call_skips_controller_of_another_log_and_fails_if_all_have_another() -> None:
+async def test_requests_skip_controller_of_another_log_and_fail_if_all_have_another() -> None:
     def refuse(_: RpcRequest) -> RpcResponse:
         raise ForeignMetadataError("another log")
 

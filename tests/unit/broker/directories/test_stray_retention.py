@@ -95,7 +95,9 @@ async def test_stray_not_renamed_by_this_metadata_log_is_kept(
 
 
 @pytest.mark.parametrize("named_after", [METADATA_LOG, OTHER])
-async def test_stray_without_a_mark_is_purged_by_the_log_id_in_its_name(named_after: Uuid) -> None:
+async def test_stray_without_a_mark_is_purged_if_its_name_has_the_current_log_id(
+    named_after: Uuid,
+) -> None:
     async with brokers() as (rig,):
         await rig.logs.create(TP, topic().topic_id)
         await rig.logs.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, METADATA_LOG)

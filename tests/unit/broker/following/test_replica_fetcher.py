@@ -216,7 +216,7 @@ def bytes_of(rig: BrokerRig) -> bytes:
 
 
 @each_case("seed", range(4))
-async def test_logs_are_identical_after_any_sequence_of_leaders(seed: int) -> None:
+async def test_logs_are_identical_after_a_random_sequence_of_leaders(seed: int) -> None:
     """KIP-101, KIP-279: each leader appends records that other replicas must not keep."""
     rng = random.Random(seed)
     async with brokers(3) as rigs:
@@ -256,7 +256,7 @@ async def write_if_it_leads(
 
 
 @each_case("seed", range(6))
-async def test_records_acknowledged_with_acks_all_survive_any_sequence_of_leaders(
+async def test_records_acknowledged_with_acks_all_survive_a_random_sequence_of_leaders(
     seed: int,
 ) -> None:
     """Producers write continuously, brokers learn of leaders in any order, and one disk is slow."""

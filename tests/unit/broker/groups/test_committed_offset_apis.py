@@ -76,7 +76,7 @@ async def test_offset_commit_to_an_invalid_partition_returns_its_error_and_store
         assert await fetched(rig) == {}
 
 
-async def test_offset_commit_with_overflowing_retention_never_expires() -> None:
+async def test_offset_commit_with_overflowing_retention_expires_at_the_maximum_time() -> None:
     async with coordinator() as rig:
         request = commit(7)
         request.retention_time_ms = 2**63 - 1

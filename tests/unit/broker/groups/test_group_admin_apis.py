@@ -49,7 +49,7 @@ def _error_codes(part: object) -> Iterator[int]:
             yield from _error_codes(one)
 
 
-async def test_group_api_without_coordinator_returns_an_error_in_every_version() -> None:
+async def test_group_apis_except_list_groups_return_an_error_without_coordinator() -> None:
     async with brokers() as (rig,):
         connection = await rig.connect()
         for key in GROUP_APIS:

@@ -116,7 +116,7 @@ _ENDS: dict[str, tuple[MovePhase, Event, list[Action]]] = {
 
 
 @pytest.mark.parametrize("row", _ENDS.values(), ids=_ENDS.keys())
-def test_replica_move_early_end_reverts_assignment_that_may_have_reached_the_controller(
+def test_replica_move_early_end_reverts_a_requested_assignment_unless_the_replica_left(
     row: tuple[MovePhase, Event, list[Action]],
 ) -> None:
     phase, event, expected = row

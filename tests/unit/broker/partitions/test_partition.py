@@ -289,7 +289,7 @@ def test_sole_replica_advances_the_high_watermark_on_append() -> None:
     assert p.log_end_moved(101) and p.high_watermark == 101
 
 
-def test_high_watermark_never_decreases() -> None:
+def test_high_watermark_does_not_decrease() -> None:
     p = leader()
     fetch(p, TWO, 100)
     fetch(p, THREE, 100)

@@ -377,7 +377,7 @@ _DIRECTORIES = st.sampled_from([A, B, GONE, LOST_DIR, UNASSIGNED_DIR, MIGRATING_
     st.sampled_from([None, copy_in(B), copy_in(B, OLD_TOPIC)]),
     st.sampled_from([ALL_ONLINE, ONE_OFFLINE]),
 )  # fmt: skip
-def test_reconcile_keeps_its_invariants_for_all_inputs(
+def test_reconcile_keeps_its_invariants_for_random_inputs(
     wants: Wanted, copy: LocalCopy | None, future: LocalCopy | None, dirs: LocalDirs
 ) -> None:
     actions = reconcile(wants, copy, future, dirs)

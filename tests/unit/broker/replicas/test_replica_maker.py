@@ -73,7 +73,7 @@ async def test_replica_is_not_created_in_a_cordoned_directory_chosen_earlier(whe
         assert place_of(rig) == "/d1"
 
 
-async def test_replica_waits_while_all_online_directories_are_cordoned() -> None:
+async def test_replica_waits_while_each_directory_is_cordoned_or_full() -> None:
     """KIP-1066: a cordoned directory takes no new replicas, also if it is the last one."""
     async with brokers() as (rig,):
         await fill(rig.dirs[0])

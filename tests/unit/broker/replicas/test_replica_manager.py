@@ -139,7 +139,7 @@ async def test_topic_config_applies_to_the_next_request() -> None:
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_failed_directory_fails_its_replicas_and_all_waiting_requests() -> None:
+async def test_failed_directory_fails_its_replicas_and_their_waiting_requests() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         producing = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=60_000), 9))
@@ -248,7 +248,7 @@ async def test_copies_without_metadata_are_set_aside() -> None:
     assert "stray_replica_set_aside" in [line["event"] for line in logged]
 
 
-async def test_removal_in_a_failing_directory_is_logged() -> None:
+async def test_removal_in_an_offline_directory_is_logged_as_failed() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.dirs[0].go_offline("test")
@@ -286,7 +286,7 @@ async def test_topic_deleted_while_its_log_is_created_leaves_no_files() -> None:
         assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
 
 
-async def test_removal_overtaken_by_a_directory_failure_is_logged() -> None:
+async def test_removal_overtaken_by_a_directory_failure_is_logged_as_failed() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         with capture_logs() as logged:

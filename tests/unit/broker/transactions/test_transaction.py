@@ -151,7 +151,7 @@ def test_request_with_another_producer_id_or_epoch_is_rejected(
     assert walk.log == []
 
 
-def test_requests_of_any_epoch_during_an_ending_return_concurrent_transactions() -> None:
+def test_version_2_end_of_any_epoch_during_an_ending_returns_concurrent_transactions() -> None:
     """As in Kafka. franz-go aborts a transaction that it has not begun, in the epoch that it
     just received. An answer as fenced would end its producer."""
     walk = Walk(state=S.ONGOING, producer_epoch=5, partitions=frozenset({A}))

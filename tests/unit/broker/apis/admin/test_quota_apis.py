@@ -76,7 +76,7 @@ async def describe(
     }
 
 
-async def test_altered_quotas_are_described() -> None:
+async def test_describe_client_quotas_returns_altered_quotas_that_match_the_filter() -> None:
     one = controller()
     assert await alter(
         one, ((ALICE, APP), {PRODUCE: 10.0, CONSUME: 20.0}), ((ANY_USER,), {PRODUCE: 5.0})
@@ -122,17 +122,17 @@ async def test_alter_client_quotas_refuses_an_entity_with_twenty_thousand_operat
     assert [result.error_code for result in answer.entries] == [ErrorCode.INVALID_REQUEST]
 
 
-async def test_alter_with_validate_only_changes_nothing() -> None:
+async def test_alter_client_quotas_with_validate_only_changes_nothing() -> None:
     one = controller()
     assert await alter(one, ((ALICE,), {PRODUCE: 5.0}), validate_only=True) == [((ALICE,), 0)]
     assert await describe(one) == (0, {})
 
 
-async def test_alter_without_a_controller_times_out_by_entity() -> None:
+async def test_alter_client_quotas_without_a_controller_times_out_per_entity() -> None:
     one = controller()
     one.is_silent = True
-    answered = await alter(one, ((ALICE,), {PRODUCE: 5.0}))
-    assert answered == [((ALICE,), ErrorCode.REQUEST_TIMED_OUT)]
+    answered = await alter(one, ((ALICE,), {PRODUCE: 5.0}), ((APP,), {PRODUCE: 5.0}))
+    assert answered == [(entity, ErrorCode.REQUEST_TIMED_OUT) for entity in ((ALICE,), (APP,))]
     assert await alter(one) == []
 
 
@@ -147,7 +147,7 @@ async def test_alter_without_a_controller_times_out_by_entity() -> None:
         ([("ip", ANY, None), ("user", ANY, None)], ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_describe_refuses_invalid_filters(
+async def test_describe_client_quotas_refuses_invalid_filters(
     components: list[tuple[str, int, str | None]], code: ErrorCode
 ) -> None:
     assert await describe(controller(), *components) == (code, None)

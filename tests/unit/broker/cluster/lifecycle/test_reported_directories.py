@@ -60,7 +60,7 @@ def test_impaired_directory_reported_as_offline_needs_a_registration_to_recover(
     assert dirs.needs_amendment
 
 
-def test_attached_directory_that_fails_needs_no_amendment() -> None:
+def test_attached_directory_that_fails_before_its_registration_needs_no_amendment() -> None:
     dirs = registered()
     dirs.attached(C, "/c")
     assert dirs.needs_amendment

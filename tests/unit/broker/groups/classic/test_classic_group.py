@@ -211,7 +211,7 @@ def test_member_that_does_not_sync_in_time_is_removed() -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_rejoin_in_a_stable_group_rebalances_only_for_the_leader(leads: bool) -> None:
+def test_unchanged_rejoin_in_a_stable_group_rebalances_only_for_the_leader(leads: bool) -> None:
     """The leader may have new topics; other members receive the current generation."""
     scene = Scene()
     one, two = scene.stable()
