@@ -292,7 +292,7 @@ def test_heartbeat_of_a_consumer_group_costs_the_same_beside_many_members() -> N
     require_constant(make)
 
 
-def test_markers_cost_the_same_beside_many_endings() -> None:
+def test_markers_cost_the_same_beside_many_ending_transactions() -> None:
     def make(size: int) -> dict[str, Event]:
         queue = MarkerQueue(
             leader_of=lambda one: BrokerId(one.partition % 2),

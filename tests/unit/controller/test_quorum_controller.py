@@ -477,7 +477,7 @@ async def test_saturated_metadata_dir_refuses_growing_requests_only(vfs: FaultVf
     node.log_dir.close()
 
 
-async def test_heartbeat_without_change_is_answered_without_space(
+async def test_heartbeat_without_change_is_answered_without_disk_space(
     vfs: FaultVfs, node: Node
 ) -> None:
     epochs = {ONE: await node.register("ab"), TWO: await node.register("cd", TWO)}

@@ -81,7 +81,7 @@ async def test_stray_of_a_deleted_topic_is_purged_after_the_retention() -> None:
         (None, StrayReason.SUPERSEDED),
     ],
 )
-async def test_stray_not_renamed_by_this_metadata_log_is_kept(
+async def test_stray_not_set_aside_by_this_metadata_log_is_kept(
     set_aside_by: Uuid | None, reason: StrayReason
 ) -> None:
     async with brokers() as (rig,):

@@ -137,7 +137,7 @@ async def test_batch_that_a_lowered_limit_refuses_is_retriable_for_its_callers(
     assert codes == [refused, refused, ErrorCode.MESSAGE_TOO_LARGE]
 
 
-async def test_batched_append_in_another_leader_epoch_fails_alone(
+async def test_batched_append_in_another_leader_epoch_fails_and_others_succeed(
     rig: BrokerRig, appends: BatchedAppends
 ) -> None:
     appending = [

@@ -111,7 +111,7 @@ def test_consumer_session_returns_changed_partitions_and_serves_read_ones_last()
     assert returned(rig.asked(3, session=session, epoch=8)) == [3]
 
 
-async def test_response_of_an_abandoned_fetch_counts_as_not_received() -> None:
+async def test_consumer_session_returns_the_partition_of_an_abandoned_fetch_again() -> None:
     rig = Rig()
     session = rig.asked(0).session_id
     rig.gate, rig.ends = asyncio.Event(), {0: 7}

@@ -15,19 +15,19 @@ def test_follower_state_before_the_first_fetch_keeps_its_grace_time() -> None:
     assert f.log_end_offset == UNKNOWN_OFFSET and f.last_caught_up_ms == 500
 
 
-def test_first_fetch_below_the_log_end_does_not_count_as_caught_up() -> None:
+def test_first_fetch_below_the_log_end_keeps_the_last_caught_up_time() -> None:
     f = follower(last_caught_up_ms=500)
     f.fetched(10, 100, 1_000)
     assert (f.log_end_offset, f.last_caught_up_ms) == (10, 500)
 
 
-def test_fetch_at_the_log_end_counts_as_caught_up() -> None:
+def test_fetch_at_the_log_end_sets_the_last_caught_up_time() -> None:
     f = follower()
     f.fetched(100, 100, 1_000)
     assert f.last_caught_up_ms == 1_000
 
 
-def test_fetch_at_the_previous_log_end_counts_from_the_previous_fetch() -> None:
+def test_fetch_at_the_previous_log_end_sets_the_time_of_the_previous_fetch() -> None:
     f = follower()
     f.fetched(10, 100, 1_000)
     f.fetched(100, 200, 2_000)

@@ -45,7 +45,7 @@ def test_directory_events_do_not_impair_a_replica_without_a_log() -> None:
 
 
 @pytest.mark.parametrize(("before", "event"), log_dir_state.TRANSITIONS)
-def test_replica_with_a_log_has_the_state_of_its_directory_until_that_returns(
+def test_replica_with_a_log_has_the_state_of_its_directory_except_after_its_return(
     before: LogDirState, event: LogDirEvent
 ) -> None:
     """A returning directory is the exception: its log must be opened first."""

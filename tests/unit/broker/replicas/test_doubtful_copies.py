@@ -128,7 +128,7 @@ async def test_copy_without_flushed_records_is_reported_lost_despite_clean_shutd
 
 @pytest.mark.parametrize("has_heir", [True, False])
 @pytest.mark.parametrize("is_clean", [True, False])
-async def test_copy_without_its_oldest_segment_leaves_in_sync_set_unless_it_is_alone(
+async def test_copy_without_its_oldest_segment_leaves_the_isr_unless_it_is_the_only_member(
     has_heir: bool, is_clean: bool
 ) -> None:
     vfs = MemVfs()

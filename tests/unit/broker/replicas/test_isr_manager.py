@@ -66,7 +66,7 @@ async def test_follower_that_caught_up_joins_the_isr() -> None:
         assert isr_changes(rigs[0])[0] == (1, 2)
 
 
-async def test_isr_expansion_that_metadata_brings_first_counts_as_expansion() -> None:
+async def test_isr_expansion_in_metadata_before_the_response_is_counted_as_expansion() -> None:
     async with brokers(2) as rigs:
         rigs[0].tasks.start(rigs[0].parts.isr.run_isr_manager(), "isr")
         rigs[0].controller.may_answer.clear()

@@ -115,5 +115,5 @@ async def test_guard_sets_forwarded_client_until_the_handler_returns() -> None:
     assert FORWARDED_CLIENT.get() is None
 
 
-def test_unguarded_names_requests_without_guard() -> None:
+def test_unguarded_returns_names_of_requests_without_guard() -> None:
     assert unguarded([m.ProduceRequest, m.ApiVersionsRequest]) == ["ApiVersionsRequest"]

@@ -43,7 +43,7 @@ def remove(node: int, directory: int | None = None) -> RemoveRaftVoterRequestRpc
     return RemoveRaftVoterRequestRpc(voter_id=BrokerId(node), directory_id=directory_id)
 
 
-def test_repeated_voter_change_counts_as_done_only_if_sender_checked_the_voters_before() -> None:
+def test_repeated_voter_change_is_treated_as_done_only_if_sender_checked_the_voters() -> None:
     for needed in (False, True):
         checked = {"was_checked": needed, "is_repeated": True}
         assert is_added(NAMED, add(2, "C://c2:1").model_copy(update=checked)) is needed

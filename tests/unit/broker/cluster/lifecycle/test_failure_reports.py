@@ -32,7 +32,7 @@ def test_failure_deadline_is_armed_until_the_failure_is_reported() -> None:
     assert not reports.unreported and reports.deadline_passed(A, 105) == []
 
 
-def test_report_deadline_stops_broker_that_leads_there_and_is_extended_otherwise() -> None:
+def test_report_deadline_stops_broker_that_leads_in_the_directory_or_is_extended() -> None:
     reports = FailureReports(timeout_ms=100)
     reports.began(failure(A, leads=False), 0)
     reports.began(failure(B), 0)

@@ -186,7 +186,7 @@ async def test_directory_that_fails_during_a_heartbeat_is_reported_in_the_next_o
         await controller.wait_seen(lambda seen: reports(seen, A, B))
 
 
-async def test_unreported_failed_directory_stops_a_broker_that_leads_there() -> None:
+async def test_unreported_failed_directory_stops_a_broker_that_leads_in_it() -> None:
     hasty = LifecycleTimes(heartbeat_interval_ms=10, eager_interval_ms=2, dir_failure_timeout_ms=20)
     cluster = Cluster()
     async with living(cluster, hasty) as (manager, _):
