@@ -302,8 +302,9 @@ class NodeConfig(DynamicNodeConfig, ConnectionLimitKeys, StorageSettings, SslCon
 
     allow_insecure_cluster_listener: bool = False
     """Whether the node starts although other hosts can reach its listener for brokers and
-    controllers, and ``cluster.node.principals`` is not set. Then the protection is by address
-    only, see [cluster-members.md](cluster-members.md)."""
+    controllers, and either ``cluster.node.principals`` is not set, so that members are recognized
+    by address only (see [cluster-members.md](cluster-members.md)), or nodes log in there without
+    encryption (SASL_PLAINTEXT)."""
 
     config_providers: tuple[str, ...] = ()
     """Names of providers for references such as ``${file:/etc/kraftjbod/secrets:password}``, whose
