@@ -13,6 +13,10 @@ found, if its name says that the present metadata set it aside. The remains of a
 creation, without records, are deleted once they were known for a while. Strays of another metadata
 log, with an unknown topic id, or from before marks stay until an operator deletes them: they may be
 the only copies.
+
+It also deletes ``-delete`` copies that a start or a directory that was attached kept because their
+replica had no other copy (leftover_copies.py). They are deleted without a delay once their topic is
+deleted, their replica left the broker, or another copy is served.
 """
 
 from __future__ import annotations
@@ -22,18 +26,20 @@ from typing import Final
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.core.ids import BrokerId, TopicIdPartition
+from kraftjbod.core.ids import MIGRATING_DIR, UNASSIGNED_DIR, BrokerId, TopicIdPartition
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import Stray
+from kraftjbod.storage.replicas.swap_recovery import Orphan
 
 _KNOWN_FOR_MS: Final = 3_600_000
 
 
 class StrayRetention:
     """Deletes strays, which are log copies that the metadata does not want in their directory,
-    after ``retention_ms`` if they are not needed.
+    after ``retention_ms`` if they are not needed. Deletes kept ``-delete`` copies that are not
+    needed any more.
 
     ``retention_ms`` -1 keeps all strays. :meth:`run_retention` runs for the broker's lifetime.
     """
@@ -57,23 +63,22 @@ class StrayRetention:
         self._log = get_logger(component="stray_retention")
 
     async def run_retention(self) -> None:
-        """Call :meth:`purge_due` at intervals, until cancelled. Return at once if all strays are
-        kept.
-        """
-        while self._retention_ms >= 0:
+        """Call :meth:`purge_due` at intervals, until cancelled."""
+        while True:
             await asyncio.sleep(self._check_interval_ms / 1000)
             await self.purge_due()
 
     async def purge_due(self) -> None:
-        """Write missing marks, delete the due strays, and delete kept copies of replicas whose
-        topics no longer exist. A failed deletion is logged, and repeated by the next call.
+        """Write missing marks, delete the due strays, and delete kept ``-delete`` copies that are
+        not needed any more. A failed deletion is logged, and repeated by the next call.
         """
+        await self._delete_retained_copies()
+        if self._retention_ms < 0:
+            return
         log_id = self._cache.state.metadata_log_id
         if log_id is not None:
             self._logs.strays.queue_lost_marks(log_id)
         await self._logs.strays.write_queued_marks()
-        if log_id is not None:
-            await self._delete_retained_copies()
         for stray in self._logs.strays.all():
             if not self._is_due(stray) or self._is_needed(stray):
                 continue
@@ -87,15 +92,32 @@ class StrayRetention:
                 )
 
     async def _delete_retained_copies(self) -> None:
-        """Delete the copies of deleted replicas that were kept, if their topics were deleted
-        since."""
         for orphan in self._logs.orphans:
-            if orphan.topic_id in self._cache.state.topics:
+            if self._is_retained(orphan):
                 continue
             try:
                 await self._logs.discard_deleted(orphan)
             except OperatingError as e:
                 self._not_purged(orphan.directory, e)
+
+    def _is_retained(self, orphan: Orphan) -> bool:
+        """Return whether a kept ``-delete`` copy may still be the only copy of its replica.
+
+        While the metadata names an offline directory, another copy here may be an old one that
+        waits for that directory.
+        """
+        state, tp = self._cache.state, orphan.topic_partition
+        if orphan.topic_id not in state.topics:
+            return state.metadata_log_id is None
+        registration = state.partition(TopicIdPartition(orphan.topic_id, tp.partition))
+        named = None if registration is None else registration.directory_of(self._broker_id)
+        if named is None:
+            return False
+        other = self._logs.get(tp)
+        if other is None or other.topic_id != orphan.topic_id:
+            return True
+        online = {log_dir.directory_id for log_dir in self._logs.online_dirs()}
+        return named not in online and named not in (UNASSIGNED_DIR, MIGRATING_DIR)
 
     def _not_purged(self, directory: str, error: OperatingError) -> None:
         self._log.info("stray_not_purged", directory=directory, reason=error.message)

@@ -7,7 +7,8 @@ is attached while the broker runs:
   served, else the longest. If the metadata names an offline directory, no copy is served.
 * A copy that was being deleted, of a replica without a current copy, is restored if its directory
   is the one in the metadata and the replica is in sync. It is kept aside while the metadata names a
-  directory that is not here, because it may be the only copy. Otherwise it is deleted.
+  directory that is not here, because it may be the only copy; stray_retention.py deletes it when it
+  is not needed any more. Otherwise it is deleted.
 * A stray of a replica that the metadata has here is restored if there is no other copy. If the
   replica counts as in sync, the stray must have been set aside by metadata without the topic: that
   was older metadata, so no record was committed without the stray since. Otherwise the stray is

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.broker.directories.stray_retention import StrayRetention
-from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.ids import UNASSIGNED_DIR, DirectoryId, TopicPartition, Uuid
 from kraftjbod.metadata.records import FeatureLevelRecord, Record, RemoveTopicRecord
 from kraftjbod.storage.dir_names import STRAY_MARK, ReplicaDirKind, doomed_dir_name
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir
-from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, topic
+from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, dir_of, partition, topic
 from tests.unit.broker.replicas.test_leftover_copies import GONE, disks_with_a_doomed_copy
 from tests.unit.broker.scripted_controller import RealClock
 
@@ -169,6 +171,58 @@ async def test_orphaned_copy_is_purged_when_its_topic_is_deleted() -> None:
         assert not rig.logs.orphans
 
 
-async def test_stray_retention_of_minus_one_returns_immediately() -> None:
-    async with brokers() as (rig,):
-        await retention(rig, Later(), -1).run_retention()
+@pytest.mark.parametrize(
+    "named", [dir_of(1, 1), dir_of(1, 2), UNASSIGNED_DIR], ids=["d1", "d2", "unassigned"]
+)
+async def test_orphaned_copy_is_purged_when_another_copy_is_served(named: DirectoryId) -> None:
+    """The directory that metadata names was forgotten, and the replica was recreated."""
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[GONE]))
+        await rig.parts.leftovers.resolve()
+        purges = retention(rig, Later())
+        rig.replay(partition(directories=[named]))
+        await purges.purge_due()
+        assert len(rig.logs.orphans) == 1, "no other copy exists"
+        created = await rig.logs.create(TP, topic().topic_id, dir_of(1, 2))
+        rig.replay(partition(directories=[GONE]))
+        await purges.purge_due()
+        assert len(rig.logs.orphans) == 1, "the copy in the offline directory may return"
+        rig.replay(partition(directories=[named]))
+        await purges.purge_due()
+        assert not rig.logs.orphans
+        assert rig.logs.get(TP) is created
+
+
+async def test_orphaned_copy_is_purged_when_its_replica_leaves_the_broker() -> None:
+    """The replica was reassigned while the directory that metadata names was offline."""
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[GONE]))
+        await rig.parts.leftovers.resolve()
+        purges = retention(rig, Later())
+        rig.replay(partition(replicas=(2,), leader=2))
+        await purges.purge_due()
+        assert not rig.logs.orphans
+
+
+async def test_stray_retention_of_minus_one_keeps_strays() -> None:
+    async with brokers(opens=False) as (rig,):
+        await rig.logs.create(TP, topic().topic_id)
+        await rig.logs.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, METADATA_LOG)
+        rig.replay(metadata_log(METADATA_LOG))
+        clock = Later()
+        clock.ms = 100 * WEEK_MS
+        await retention(rig, clock, -1).purge_due()
+        assert len(rig.logs.strays.all()) == 1
+
+
+async def test_stray_retention_of_minus_one_purges_orphaned_copies() -> None:
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(metadata_log(METADATA_LOG))
+        assert len(rig.logs.orphans) == 1
+        rig.tasks.start(retention(rig, Later(), -1).run_retention(), "retention")
+        async with asyncio.timeout(30):
+            while rig.logs.orphans:
+                await asyncio.sleep(0.001)
