@@ -156,8 +156,8 @@ class DirLoading:
         mark = await self._outlast_lack(lambda: log_dir.read_text(OpKind.LOAD, clean_mark))
         was_clean = mark is not None
         offsets = await self._outlast_lack(lambda: read_offsets(log_dir))
-        await self._load_step(log_dir, lambda: _unlink_durably(vfs, log_dir.path, clean_mark))
-        listing = await self._load_step(log_dir, lambda: list_log_dir(vfs, log_dir.path))
+        await self.load_step(log_dir, lambda: _unlink_durably(vfs, log_dir.path, clean_mark))
+        listing = await self.load_step(log_dir, lambda: list_log_dir(vfs, log_dir.path))
         if listing.unknown:
             self._log.warning(
                 "unknown_names_in_log_dir", log_dir=log_dir.path, names=list(listing.unknown)
@@ -279,7 +279,7 @@ class DirLoading:
     ) -> None:
         log_dir = loaded.log_dir
         directory = f"{log_dir.path}/{name}"
-        found = await self._load_step(log_dir, lambda: examine_stray(log_dir.vfs, directory))
+        found = await self.load_step(log_dir, lambda: examine_stray(log_dir.vfs, directory))
         now_ms = self._clock.now_ms()
         loaded.strays.append(Stray.of_directory(log_dir, directory, topic_partition, found, now_ms))
 
@@ -289,7 +289,7 @@ class DirLoading:
         assert found.unique is not None, found
         directory = f"{log_dir.path}/{found.name}"
         try:
-            log = await self._load_step(
+            log = await self.load_step(
                 log_dir, lambda: FutureLog.load(log_dir.vfs, directory, tp), replica=tp
             )
         except CorruptCheckpointError as e:
@@ -298,12 +298,14 @@ class DirLoading:
             return
         loaded.futures.append(FutureReplica(log=log, log_dir=log_dir, move_id=found.unique))
 
-    async def _load_step(
+    async def load_step(
         self, log_dir: LogDir, op: Callable[[], T], *, replica: TopicPartition | None = None
     ) -> T:
-        """Run ``op``, which must be idempotent, in the directory's thread.
+        """Run ``op``, which must be idempotent, in the directory's thread. Repeat it while the
+        process lacks descriptors or memory.
 
-        Repeat it as :meth:`_outlast_lack`.
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory is impaired, or the lack lasted for more than 30 s.
         """
         return await self._outlast_lack(
             lambda: log_dir.run_operation(OpKind.LOAD, op, replica=replica)

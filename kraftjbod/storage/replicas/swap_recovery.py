@@ -364,11 +364,11 @@ class SwapRecovery:
     async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId:
         """Return the topic id of the replica in ``directory``.
 
-        :raises OperatingError: as :meth:`LogDir.run_operation`.
+        :raises OperatingError: as :meth:`DirLoading.load_step`.
         :raises CorruptCheckpointError: it cannot be read.
         """
         path = f"{directory}/{PARTITION_METADATA}"
-        data = await log_dir.run_operation(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
+        data = await self._loading.load_step(log_dir, lambda: log_dir.vfs.read_if_exists(path))
         return parse_partition_metadata("" if data is None else data.decode(errors="replace"), path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from errno import ENOSPC
+from errno import EMFILE, ENOSPC
 
 import pytest
 from structlog.testing import capture_logs
@@ -223,6 +223,26 @@ async def test_unreadable_deleted_replica_is_kept() -> None:
     node.clock.ms += CONFIG.file_delete_delay_ms
     await chores(manager).purge_due()
     assert node.names(0) == [DELETE]
+
+
+async def test_deleted_replica_is_listed_although_descriptors_were_lacking_for_a_moment() -> None:
+    """Without a retry the copy was neither restored nor removed until the next start."""
+    node, _ = await interrupted_swap()
+    d1, d2 = (open_dir(disk, f"/d{i}", i) for i, disk in enumerate(node.disks, 1))
+    d2.go_offline("not there")
+    manager = manager_of([d1, d2], CONFIG, node.clock)
+    read, failures = d1.vfs.read_if_exists, [OSError(EMFILE, "too many open files")]
+
+    def read_later(path: str) -> bytes | None:
+        if path.endswith("/partition.metadata") and failures:
+            raise failures.pop()
+        return read(path)
+
+    d1.vfs.read_if_exists = read_later  # type: ignore[method-assign]
+    with capture_logs():
+        await manager.load()
+    assert not failures
+    assert [orphan.topic_id for orphan in manager.orphans] == [TOPIC_ID]
 
 
 async def test_interrupted_move_does_not_collide_with_a_discarded_copy() -> None:
