@@ -1,7 +1,8 @@
 """LOOP. ``LeftoverCopies``: decides about copies that only the metadata can tell apart.
 
 It runs after the logs are loaded and before a replica is hosted, and again for each directory that
-is attached while the broker runs:
+is attached while the broker runs. Several current copies are also resolved when replica_maker.py
+would create the replica:
 
 * Of several current copies of one replica, the copy in the directory that the metadata names is
   served, else the longest. If the metadata names an offline directory, no copy is served.
@@ -75,9 +76,15 @@ class LeftoverCopies:
         for topic_partition in list(self._logs.duplicates):
             # A directory may have failed during the previous step and taken its copies offline.
             if topic_partition in self._logs.duplicates:
-                await self._resolve_duplicate(topic_partition)
+                await self.resolve_duplicate(topic_partition)
 
-    async def _resolve_duplicate(self, topic_partition: TopicPartition) -> None:
+    async def resolve_duplicate(self, topic_partition: TopicPartition) -> None:
+        """Serve one of several current copies of a replica and delete the others. No effect if the
+        metadata names an offline directory.
+
+        ``topic_partition`` must be in :attr:`LogManager.duplicates`. The copy may belong to another
+        topic of that name, if no copy belongs to the present topic.
+        """
         copies = self._logs.duplicates[topic_partition]
         topic = self._cache.state.topic(topic_partition.topic)
         registration = self._cache.state.partition_named(topic_partition)

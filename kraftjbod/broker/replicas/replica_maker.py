@@ -3,6 +3,8 @@
 * The log is created in the directory that a request named before, else in the directory in the
   metadata, else in the directory with the most free space. Each attempt reconciles the replica
   again.
+* A replica with several current copies gets one of them. They were kept aside while the metadata
+  named an offline directory, which was forgotten since.
 * A name has one log: the creation waits while a log of the same name is being removed or created.
 * If a directory fails during the creation, another one is tried. An impaired (KIP-928) or cordoned
   (KIP-1066) directory takes no new log. Without a usable directory the replica is held back until
@@ -19,6 +21,7 @@ from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.partitions.replica_states import ReplicaEvent
 from kraftjbod.broker.replicas.directory_reconcile import Action, AdoptFuture, Create, CreateChosen
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.replicas.leftover_copies import LeftoverCopies
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.errors import LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import DirectoryId, TopicPartition
@@ -45,6 +48,7 @@ class ReplicaMaker:
         *,
         replicas: HostedReplicas,
         removals: ReplicaRemovals,
+        leftovers: LeftoverCopies,
         logs: LogManager,
         topic_configs: TopicConfigs,
         requested_moves: RequestedMoves,
@@ -54,6 +58,7 @@ class ReplicaMaker:
     ) -> None:
         self._replicas = replicas
         self._removals = removals
+        self._leftovers = leftovers
         self._logs = logs
         self._topic_configs = topic_configs
         self._requested_moves = requested_moves
@@ -130,7 +135,11 @@ class ReplicaMaker:
         topic_partition = replica.topic_partition
         # From now on the replica may have records outside the source of its move.
         await self._requested_moves.forget(replica.key)
-        if isinstance(step, AdoptFuture):
+        if topic_partition in self._logs.duplicates:
+            await self._leftovers.resolve_duplicate(topic_partition)
+        if (found := self._logs.get(topic_partition)) is not None:
+            handle = found
+        elif isinstance(step, AdoptFuture):
             self._log.warning("future_replica_adopted", partition=str(topic_partition))
             handle = await self._logs.adopt_future(topic_partition)
         elif (stray := self._stray_instead(replica, step)) is not None:
@@ -145,6 +154,10 @@ class ReplicaMaker:
                 self._directory_for(topic_partition, step),
                 self._topic_configs.get(topic_partition.topic),
             )
+        if handle.topic_id != replica.topic_id:
+            # All copies belonged to an earlier topic of that name.
+            await self._removals.remove(topic_partition, is_wanted_nowhere=True)
+            return None
         if not self._replicas.is_current(replica):
             await self._removals.remove(topic_partition, is_wanted_nowhere=False)
             return None

@@ -44,6 +44,7 @@ from kraftjbod.broker.replicas.directory_reconcile import (
 from kraftjbod.broker.replicas.doubtful_copies import DoubtfulCopies
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.replicas.leaderships import Leaderships
+from kraftjbod.broker.replicas.leftover_copies import LeftoverCopies
 from kraftjbod.broker.replicas.replica_assignments import ReplicaAssignments
 from kraftjbod.broker.replicas.replica_changes import ReplicaChanges
 from kraftjbod.broker.replicas.replica_maker import ReplicaMaker
@@ -83,6 +84,7 @@ class ReplicaManager:
         clock: Clock,
         backoff: ExponentialBackoff,
         removals: ReplicaRemovals,
+        leftovers: LeftoverCopies,
         metrics: Metrics,
         requested_moves: RequestedMoves,
         leaderships: Leaderships,
@@ -106,6 +108,7 @@ class ReplicaManager:
         self._maker = ReplicaMaker(
             replicas=replicas,
             removals=removals,
+            leftovers=leftovers,
             logs=logs,
             topic_configs=topic_configs,
             requested_moves=requested_moves,

@@ -97,6 +97,7 @@ class ReplicaWiring:
             broker_id=config.node_id,
             replicas=self.hosted,
             removals=self.removals,
+            leftovers=self.leftovers,
             logs=disks.logs,
             cache=cluster.cache,
             topic_configs=cluster.topic_configs,

@@ -73,12 +73,16 @@ def in_order(request: RpcRequest) -> RpcResponse:
 
 @contextlib.asynccontextmanager
 async def registered(
-    *vfss: FaultVfs, answer: Any = in_order, io_timeout_ms: str = "30000", **overrides: str
+    *vfss: FaultVfs,
+    answer: Any = in_order,
+    io_timeout_ms: str = "30000",
+    opens: bool = True,
+    **overrides: str,
 ) -> AsyncIterator[BrokerRig]:
     """A registered broker that handles failures of its directories."""
     disks = vfss or (FaultVfs(MemVfs()), FaultVfs(MemVfs()))
     async with brokers(
-        1, *disks, answer=answer, log_dir_io_timeout_ms=io_timeout_ms, **overrides
+        1, *disks, answer=answer, opens=opens, log_dir_io_timeout_ms=io_timeout_ms, **overrides
     ) as (rig,):
         rig.parts.lifecycle.start()
         await rig.parts.lifecycle.registered()
@@ -474,6 +478,44 @@ async def test_forget_of_an_offline_directory_recreates_its_replicas() -> None:
         handle = rig.logs.get(TP)
         assert handle is not None
         assert handle.log_dir.directory_id == ONE
+
+
+@pytest.mark.parametrize("is_same_topic", [True, False])
+async def test_forget_of_the_assigned_directory_serves_the_longest_of_several_copies(
+    is_same_topic: bool,
+) -> None:
+    """The copies stayed aside, and each attempt to create the replica failed until the next start.
+
+    Copies of an earlier topic of that name are not served.
+    """
+    disks = [FaultVfs(MemVfs()) for _ in range(3)]
+    async with registered(*disks) as rig:
+        await rig.follow(topic(), partition())
+        await appended(rig)
+    disks[0].rename("/d1/t-0", "/d1/hidden")
+    async with registered(*disks) as rig:
+        await rig.logs.create(TP, TOPIC_ID, TWO)
+    disks[0].rename("/d1/hidden", "/d1/t-0")
+    present = TOPIC_ID if is_same_topic else TopicId(b"n" * 16)
+    async with registered(*disks, opens=False) as rig:
+        assert list(rig.logs.duplicates) == [TP]
+        await die(rig, 3)
+        ids = [dir_of(1, 3), dir_of(2, 1)]
+        follower = {"replicas": [1, 2], "leader": 2, "isr": [2], "directories": ids}
+        rig.replay(topic(topic_id=present), partition(topic_id=present, **follower))
+        await rig.parts.leftovers.resolve()
+        rig.parts.publisher.open()
+        await rig.parts.publisher.disk_work_done()
+        assert list(rig.logs.duplicates) == [TP]
+        await perform(rig, "forget", "/d3")
+        async with asyncio.timeout(30):
+            await rig.parts.publisher.disk_work_done()
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert (handle.topic_id, handle.log_end_offset) == (present, 3 if is_same_topic else 0)
+        assert not rig.logs.duplicates
+        strays = [(stray.log_dir.path, stray.topic_id) for stray in rig.logs.strays.all()]
+        assert strays == ([] if is_same_topic else [("/d1", TOPIC_ID)])
 
 
 async def test_forget_with_another_directory_offline_recreates_replicas_once_unassigned() -> None:
