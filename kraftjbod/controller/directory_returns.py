@@ -5,6 +5,8 @@
 * An unclean return counts as a failure and a return in one entry, because logs may have lost their
   ends. Each replica in it leaves the in-sync set and the eligible leaders. A leader there gets at
   least a new leader epoch. The same applies to replicas whose directory is unknown.
+* If very many replicas return unclean, the entries before the registration contain failures only.
+  No replica of the broker may lead there, because the metadata does not have its return yet.
 * The replicas of a forgotten directory are lost. They are recreated elsewhere.
 
 partition_change.py decides what follows for one partition.
@@ -17,7 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
-from kraftjbod.controller.partitions.acceptance import Acceptance
+from kraftjbod.controller.partitions.acceptance import Acceptance, AcceptanceOf
 from kraftjbod.controller.partitions.partition_assignment import Assignment
 from kraftjbod.controller.partitions.partition_change import Election, change_partition
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
@@ -62,36 +64,39 @@ class DirectoryReturns:
 
     # --- returning directories -------------------------------------------------------------------
 
-    def come_back(
+    def fail(
         self,
-        former: BrokerRegistration,
         after: BrokerRegistration,
-        request: BrokerRegistrationRequest,
+        directories: Iterable[DirectoryId],
         *,
         but_for: Collection[TopicIdPartition] = (),
-        most: int | None = None,
+        most: int,
     ) -> list[PartitionChangeRecord]:
         """Return the changes that remove replicas in unclean directories from ISR and eligible
-        leaders.
+        leaders, before the broker's registration is recorded.
 
-        :param former: the present registration.
-        :param after: the registration that results from ``request``.
+        No replica of the broker is elected. If its replicas may lead after the registration, no
+        unclean election occurs either, because the last leader has more records than others. A
+        second call returns no change of the same partition.
+
+        :param after: the registration that will be recorded.
+        :param directories: the unclean directories.
         :param but_for: partitions to be left out.
-        :param most: maximum number of changes; None for all.
+        :param most: maximum number of changes.
         """
         broker_id, records = after.broker_id, list[PartitionChangeRecord]()
-        acceptance = self._cluster.acceptance_with(after)
         rules_of = rules_by_topic(self._state, self._rules_of)
-        for key in self._in_directories(broker_id, unclean_directories(former, request)):
+        acceptance = _refusing(broker_id, self._cluster.acceptance)
+        for key in self._in_directories(broker_id, directories):
             partition = self._partition(key)
-            if key in but_for or not _is_concerned(broker_id, partition):
+            if key in but_for or not _may_fail(broker_id, partition):
                 continue
             rules = rules_of(key.topic_id)
             record = change_partition(
                 key,
                 partition,
                 rules=rules,
-                election=Election.allowed_by(rules),
+                election=Election.ONLINE if after.is_active else Election.allowed_by(rules),
                 acceptance=acceptance,
                 unclean=broker_id,
             )
@@ -100,6 +105,41 @@ class DirectoryReturns:
             if len(records) == most:
                 break
         return records
+
+    def come_back(
+        self, after: BrokerRegistration, keys: Iterable[TopicIdPartition]
+    ) -> list[PartitionChangeRecord]:
+        """Return the changes by which the broker's replicas of some partitions fail and return in
+        the entry that registers the broker.
+
+        :param after: the registration in that entry.
+        :param keys: the partitions that :meth:`fail` would change.
+        """
+        acceptance = self._cluster.acceptance_with(after)
+        rules_of = rules_by_topic(self._state, self._rules_of)
+        changes = (
+            change_partition(
+                key,
+                self._partition(key),
+                rules=rules_of(key.topic_id),
+                election=Election.allowed_by(rules_of(key.topic_id)),
+                acceptance=acceptance,
+                unclean=after.broker_id,
+            )
+            for key in keys
+        )
+        return [change for change in changes if change is not None]
+
+    def undecided(
+        self, broker_id: BrokerId, directories: Iterable[DirectoryId]
+    ) -> list[TopicIdPartition]:
+        """Return the partitions with a replica in these directories that may gain a leader, or
+        complete a reassignment, when the broker returns."""
+        return [
+            key
+            for key in self._in_directories(broker_id, directories)
+            if not (partition := self._partition(key)).has_leader or partition.is_reassigning
+        ]
 
     # --- forgotten directories -------------------------------------------------------------------
 
@@ -135,10 +175,6 @@ class DirectoryReturns:
         rules: TopicRules,
     ) -> PartitionChangeRecord:
         broker_id, as_it_will_be = after.broker_id, self._cluster.acceptance_with(after)
-
-        def without_it(other_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
-            return as_it_will_be(other_id, directory_id) if other_id != broker_id else _REFUSED
-
         wanted = Assignment.of_partition(partition).with_directory(broker_id, UNASSIGNED_DIR)
         record = _required(
             change_partition(
@@ -146,7 +182,7 @@ class DirectoryReturns:
                 partition,
                 rules=rules,
                 election=Election.allowed_by(rules),
-                acceptance=without_it,
+                acceptance=_refusing(broker_id, as_it_will_be),
                 assignment=wanted,
                 unclean=broker_id,
             )
@@ -184,10 +220,24 @@ class DirectoryReturns:
         ]
 
 
-def _is_concerned(broker_id: BrokerId, partition: PartitionRegistration) -> bool:
-    """Return whether the broker's return may change the partition. After a long absence few are
-    concerned."""
-    return partition.counts_on(broker_id) or not partition.has_leader or partition.is_reassigning
+def _refusing(broker_id: BrokerId, acceptance: AcceptanceOf) -> AcceptanceOf:
+    """Return a function that answers as ``acceptance``, but REFUSED for replicas of the broker."""
+
+    def without_it(other_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
+        return acceptance(other_id, directory_id) if other_id != broker_id else _REFUSED
+
+    return without_it
+
+
+def _may_fail(broker_id: BrokerId, partition: PartitionRegistration) -> bool:
+    """Return whether the failure of the broker's replica may change the partition. After a long
+    absence few partitions may change."""
+    return (
+        broker_id in partition.isr
+        or broker_id in partition.elr
+        # The only last known leader stays so: no other replica has more records.
+        or (broker_id in partition.last_known_elr and len(partition.last_known_elr) > 1)
+    )
 
 
 def unclean_directories(

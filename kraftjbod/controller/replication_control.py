@@ -23,7 +23,7 @@ from typing import Final
 
 from kraftjbod.controller.brokers.heartbeat_manager import BrokerControlState
 from kraftjbod.controller.cluster_control import ClusterControlManager
-from kraftjbod.controller.directory_returns import DirectoryReturns
+from kraftjbod.controller.directory_returns import DirectoryReturns, unclean_directories
 from kraftjbod.controller.partitions.acceptance import (
     Acceptance,
     AcceptanceOf,
@@ -106,7 +106,8 @@ class ReplicationControlManager:
 
         Replicas of the former incarnation that may lack records leave the ISR first. If very many
         are affected, the result is only a part (``is_part``): the request must be decided again
-        once its records are committed.
+        once its records are committed. The broker's replicas lead no partition in such a part,
+        because its registration may never be recorded.
 
         :param now_ms: monotonic time.
         :param next_offset: offset of the first record to be appended, which becomes the epoch of a
@@ -119,16 +120,23 @@ class ReplicationControlManager:
         if former is not None:
             after = BrokerRegistration.from_record(record)
             changes += self._returns.forget(after, request.forgotten_log_dirs)
-            unclean = self._returns.come_back(
-                former, after, request, but_for=_keys_of(changes), most=self.followed_at_once
+            unclean = unclean_directories(former, request)
+            failed = self._returns.fail(
+                after, unclean, but_for=_keys_of(changes), most=self.followed_at_once
             )
-            changes += unclean
-            if len(unclean) == self.followed_at_once:
+            if len(failed) == self.followed_at_once:
                 response = BrokerRegistrationResponse(broker_epoch=former.epoch)
                 return ControllerResult(
-                    records=tuple(changes), response=response, is_atomic=False, is_part=True
+                    records=(*changes, *failed), response=response, is_atomic=False, is_part=True
                 )
-            changes += self._follow_broker(former, after, but_for=_keys_of(changes))
+            changes += self._returns.come_back(after, _keys_of(failed))
+            changes += self._follow_broker(
+                former,
+                after,
+                but_for=_keys_of(changes),
+                # Earlier parts of this registration may have left them without a leader.
+                also=self._returns.undecided(after.broker_id, unclean),
+            )
         is_amendment = former is not None and former.epoch == record.broker_epoch
         return ControllerResult(
             records=(*changes, record),
@@ -175,6 +183,7 @@ class ReplicationControlManager:
         after: BrokerRegistration,
         *,
         but_for: Collection[TopicIdPartition] = (),
+        also: Iterable[TopicIdPartition] = (),
     ) -> list[PartitionChangeRecord]:
         """Return changes of partitions when a broker changes from ``before`` to ``after``.
 
@@ -182,6 +191,7 @@ class ReplicationControlManager:
         leads first. The rest is queued.
 
         :param but_for: partitions to be left out.
+        :param also: partitions to be decided even if the broker's change does not affect them.
         """
         affected: dict[TopicIdPartition, None] = {}
         for directory_id in changed_directories(before, after):
@@ -192,6 +202,7 @@ class ReplicationControlManager:
             affected.update(dict.fromkeys(in_isr))
         if after.is_active and not before.is_active:
             affected.update(dict.fromkeys(self._index.leaderless))
+        affected.update(dict.fromkeys(also))
         broker_id, keys = before.broker_id, [key for key in affected if key not in but_for]
         if len(keys) > self.followed_at_once:
             keys.sort(key=lambda key: self._partition(key).leader != broker_id)
@@ -566,8 +577,9 @@ def _is_accepted(
     return directory_id is not None and acceptance(member, directory_id) is not Acceptance.REFUSED
 
 
-def _keys_of(changes: Iterable[PartitionChangeRecord]) -> set[TopicIdPartition]:
-    return {TopicIdPartition(change.topic_id, change.partition_id) for change in changes}
+def _keys_of(changes: Iterable[PartitionChangeRecord]) -> dict[TopicIdPartition, None]:
+    """Return the changed partitions, in order."""
+    return {TopicIdPartition(change.topic_id, change.partition_id): None for change in changes}
 
 
 def _why_stale(

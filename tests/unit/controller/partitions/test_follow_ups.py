@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kraftjbod.controller import replication_control
-from kraftjbod.core.ids import BrokerId, ConnectionId, TopicId, Uuid
+from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH, BrokerId, ConnectionId, TopicId, Uuid
 from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.protocol import rpc_messages as m
-from tests.golden.transcript import World, directory
+from tests.golden.transcript import ELR, World, directory
 from tests.unit.controller.conftest import ONE, TWO, Node
 
 PARTITIONS = 23
@@ -173,6 +173,105 @@ def test_registration_after_unclean_stop_is_decided_in_parts(
     assert isinstance(result.response, m.BrokerRegistrationResponse)
     assert result.response.broker_epoch == world.state.offset == world.state.brokers[ONE].epoch
     assert _standings(world)[2:] == _standings(whole)[2:]
+
+
+@pytest.mark.parametrize("has_elr", [False, True])
+@pytest.mark.parametrize("is_reported", [False, True])
+def test_directory_returned_in_parts_leads_only_after_its_registration(
+    has_elr: bool, is_reported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by simulated seed 2940994: each part elected the returning replicas again, before the
+    registration named their directory as online.
+
+    :param is_reported: whether the broker reported that the directory failed.
+    """
+    lines = ("heartbeat 1 offline=a",) if is_reported else ()
+    with monkeypatch.context() as patch:
+        patch.setattr(replication_control, "MAX_FOLLOWED_AT_ONCE", 1000)
+        whole = _world_of_last_copies("1", lines=lines, has_elr=has_elr)
+        whole.ask(_reattach(whole))
+    world = _world_of_last_copies("1", lines=lines, has_elr=has_elr)
+    parts = _reattach_in_parts(world)
+    assert len(parts) == PARTITIONS // AT_ONCE
+    elected = [record.leader for part in parts for record in part if record.leader == ONE]
+    assert not elected, "the directory has not returned yet"
+    assert world.state.brokers[ONE].log_dirs == (directory("a"), directory("b"))
+    _finish(world)
+    assert world.managers.index.led_count(ONE) == PARTITIONS
+    assert _leaders(world) == _leaders(whole)
+
+
+@pytest.mark.parametrize("has_elr", [False, True])
+def test_unclean_return_in_parts_elects_no_lagging_replica(has_elr: bool) -> None:
+    """The last leader, which is about to return, has more records than the lagging replica."""
+    world = _world_of_last_copies(
+        "1,2",
+        options="min.insync.replicas=1 unclean.leader.election.enable=true",
+        lines=("heartbeat 2 want_fence", "heartbeat 2"),
+        has_elr=has_elr,
+    )
+    parts = _reattach_in_parts(world)
+    assert not any(record.leader == TWO for part in parts for record in part)
+    _finish(world)
+    assert world.managers.index.led_count(ONE) == PARTITIONS
+
+
+def _world_of_last_copies(
+    replicas: str, *, options: str = "", lines: tuple[str, ...] = (), has_elr: bool
+) -> World:
+    """Return a world whose broker 1 has the only in-sync replica of each partition, in directory a.
+
+    :param options: configuration of the topic.
+    :param lines: commands that follow the creation of the topic.
+    """
+    world = World()
+    features = ("feature 30", "feature 1 elr") if has_elr else ()
+    topic = f"topic t replicas={'|'.join([replicas] * PARTITIONS)} {options}"
+    homes = " ".join(f"t-{index}=a" for index in range(PARTITIONS))
+    brokers = ("up 1 dirs=a,b", "up 2 dirs=c")
+    for line in (*features, *brokers, topic, f"assign 1 {homes}", *lines):
+        printed = list(world.run(line))
+        assert not any(one.startswith("error") for one in printed), printed
+        _finish(world)
+    assert all(partition.isr in ((ONE,), ()) for _, partition in world.state.partitions())
+    return world
+
+
+def _reattach(world: World) -> m.BrokerRegistrationRequest:
+    """Return the request by which broker 1 registers again with directory a, which is unclean."""
+    former = world.state.brokers[ONE]
+    return m.BrokerRegistrationRequest(
+        broker_id=ONE,
+        cluster_id="golden",
+        incarnation_id=former.incarnation_id,
+        listeners=(m.ListenerInfo(name="P", host="h", port=1),),
+        features={ELR: (0, 1), "metadata.version": (1, 30)},
+        log_dirs=(directory("a"), directory("b")),
+        clean_shutdown_epochs=(UNKNOWN_BROKER_EPOCH, former.epoch),
+    )
+
+
+def _reattach_in_parts(world: World) -> list[tuple[PartitionChangeRecord, ...]]:
+    """Register broker 1 with directory a, and return the records of the parts before the last."""
+    parts = []
+    while (result := world.managers.decide(_reattach(world), now_ms=world.now_ms)).is_part:
+        part = tuple(r for r in result.records if isinstance(r, PartitionChangeRecord))
+        assert len(result.records) == len(part) == AT_ONCE
+        assert not {record.partition_id for record in part} & {
+            record.partition_id for former in parts for record in former
+        }, "each partition fails in one part"
+        parts.append(part)
+        world.commit(result.records)
+    world.commit(result.records)
+    return parts
+
+
+def _leaders(world: World) -> list[tuple[object, ...]]:
+    """Return leader, in-sync and eligible replicas and recovery of each partition."""
+    return [
+        (p.leader, p.isr, p.elr, p.last_known_elr, p.leader_recovering)
+        for _, p in world.state.partitions()
+    ]
 
 
 def _return() -> m.BrokerRegistrationRequest:
