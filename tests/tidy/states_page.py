@@ -69,7 +69,7 @@ The broker refuses an operation without *yes* before it reaches the disk. Most n
 - *checkpoint* writes files with offsets of all logs, such as high watermarks;
 - *index* rebuilds and writes the indexes of a segment;
 - *undo* renames a replica's directory back after an operation that could not be completed;
-- *probe* writes a small file to check the disk.
+- *probe* checks that the disk is still the same one and can be written.
 
 Source: [storage/log_dirs/log_dir_policy.py](../kraftjbod/storage/log_dirs/log_dir_policy.py).
 """
