@@ -217,7 +217,7 @@ sim: setup  ## Break simulated clusters at random and judge them (SEEDS=10000, o
 	  $(if $(UNLIMITED),--unlimited) $(if $(CONTROLLERS),--controllers $(CONTROLLERS)) \
 	  $(if $(APPLICATIONS),--applications $(APPLICATIONS)) \
 	  $(if $(KINDS),--kinds $(KINDS)) $(if $(LIGHT),--light) \
-	  $(if $(LONGEST_CUT),--longest-cut $(LONGEST_CUT)) $(ARGS)
+	  $(if $(LONGEST_CUT),--longest-cut $(LONGEST_CUT)) $(if $(POINTS),--points $(POINTS)) $(ARGS)
 
 .PHONY: sim-mutants
 sim-mutants: setup  ## Put closed holes back one at a time: the simulator has to find each (SEEDS=300)

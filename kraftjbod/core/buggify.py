@@ -15,8 +15,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Final, Protocol
 
 #: Share of the seeds without any point.
@@ -37,10 +38,14 @@ class Points:
     """Decides in one simulation when each buggify point fires, and counts how often it fired.
 
     :param rng_of: creates a generator for a name; equal seeds and names give equal generators.
+    :param least: lower limits of the probabilities of some points, by name.
     """
 
-    def __init__(self, rng_of: Callable[[str], Rng]) -> None:
+    def __init__(
+        self, rng_of: Callable[[str], Rng], least: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
         self._rng_of = rng_of
+        self._least = least
         self._are_quiet = rng_of("buggify").random() < _QUIET
         #: Generator and probability of each point reached so far, by name.
         self._reached: dict[str, tuple[Rng, float]] = {}
@@ -66,6 +71,7 @@ class Points:
         rng, probability = self._rng_of(f"buggify {name}"), 0.0
         if not self._are_quiet and rng.random() < _IN_USE:
             probability = _PROBABILITIES[int(rng.random() * len(_PROBABILITIES))]
+        probability = max(probability, self._least.get(name, 0.0))
         self._reached[name] = rng, probability
         return rng, probability
 

@@ -44,6 +44,9 @@ def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Name
         parts.append(f"KINDS={','.join(kind.name.lower() for kind in options.kinds)}")
     if options.longest_cut is not None:
         parts.append(f"LONGEST_CUT={options.longest_cut:g}")
+    if options.points:
+        points = ",".join(f"{name}={least:g}" for name, least in options.points.items())
+        parts.append(f"POINTS={points}")
     return " ".join(parts)
 
 
@@ -91,6 +94,7 @@ def _runner(options: argparse.Namespace) -> partial[Outcome]:
         is_light=options.light,
         kinds=options.kinds,
         longest_cut_ms=None if options.longest_cut is None else int(options.longest_cut * 1000),
+        points=options.points,
     )
 
 
@@ -179,6 +183,11 @@ def _kinds(text: str) -> list[Kind]:
     return [Kind[name.upper()] for name in text.split(",")]
 
 
+def _points(text: str) -> dict[str, float]:
+    pairs = (one.split("=") for one in text.split(","))
+    return {name: float(least) for name, least in pairs}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seed", type=int, help="the only one, or the first")
@@ -193,6 +202,12 @@ def main() -> None:
     parser.add_argument("--kinds", type=_kinds, help="the only kinds of faults, as rot,kill")
     parser.add_argument(
         "--longest-cut", type=float, help="virtual seconds of network partitions; by the seed"
+    )
+    parser.add_argument(
+        "--points",
+        type=_points,
+        default={},
+        help="lower limits of probabilities, as raft.late_tick=0.5,core.short_slice=0.1",
     )
     parser.add_argument("--light", action="store_true", help="small clusters, a light load")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())

@@ -57,6 +57,8 @@ _BYTES_PER_TURN: Final = 32 * 1024
 #: single entry with more partitions, as of a new topic, is published as a whole, because half an
 #: entry must not be visible.
 _PARTITIONS_PER_TURN: Final = 500
+#: Delay of a response that a simulation applies late at random.
+_LATE_S: Final = 0.8
 #: Fetch size that a simulation uses at random: one entry, or a short piece of a snapshot.
 _SMALL_FETCH_BYTES: Final = 200
 
@@ -250,6 +252,8 @@ class MetadataLoader:
                 applied_metadata_epoch=followed.epoch,
             )
         )
+        if buggify.is_on and buggify.fires("broker.late_metadata"):
+            await asyncio.sleep(_LATE_S)
         self._require_session()
         self._memory.note_metadata_log_id(response.metadata_log_id)
         self._memory.require_complete(response.high_watermark)

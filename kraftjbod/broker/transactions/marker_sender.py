@@ -25,6 +25,8 @@ from kraftjbod.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersR
 #: Added to the leader's ``request.timeout.ms``, within which it responds.
 _SLACK_MS: Final = 2_000
 _CONNECT_TIMEOUT_MS: Final = 2_000
+#: Timeout of a request that a simulation shortens at random.
+_EARLY_TIMEOUT_MS: Final = 50
 
 
 class MarkerSender:
@@ -105,9 +107,12 @@ class MarkerSender:
 
     async def _ask(self, broker_id: BrokerId, batch: Batch) -> None:
         codes: dict[tuple[int, TopicPartition], ErrorCode] = {}
+        timeout_ms = self._timeout_ms
+        if buggify.is_on and buggify.fires("broker.early_marker_timeout"):
+            timeout_ms = _EARLY_TIMEOUT_MS
         try:
             connection = await self._connected(broker_id)
-            response = await connection.request(_request(batch), timeout_ms=self._timeout_ms)
+            response = await connection.request(_request(batch), timeout_ms=timeout_ms)
             if not (buggify.is_on and buggify.fires("broker.marker_answer_lost")):
                 codes = _codes(response)
         except OperatingError as e:

@@ -150,7 +150,9 @@ class RaftCore(Following):
         """
         if self.is_mute:
             return False
-        if self.log.voters_offset > self.committed_offset and self.key in self.log.former_voters:
+        former = self.log.former_voters
+        is_removed = former.known_as(self.key) in former
+        if is_removed and self.log.voters_offset > self.committed_offset:
             return True
         return self.is_voter
 

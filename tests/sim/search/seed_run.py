@@ -11,9 +11,10 @@ import asyncio
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
@@ -91,11 +92,16 @@ _STOP_MS: Final = 60_000
 #: A client waits for the timeout of a lost answer, and then for the next answer.
 #: Markers of a transaction wait 30 s for an answer on a connection that broke for one side.
 _CONTINUE_MS: Final = 40_000
-#: Each event of these aborts a transaction, which takes several requests: if a quarter of the
-#: answers fail hardly any transaction ends.
-_ABORTING_POINTS: Final = ("net.kafka_answer_lost", "broker.early_produce_timeout")
+#: Each event of the first two aborts a transaction, which takes several requests: if a quarter of
+#: the answers fail hardly any transaction ends. The third one limits the metadata entries that a
+#: broker can apply per second.
+_DELAYING_POINTS: Final = (
+    "net.kafka_answer_lost",
+    "broker.early_produce_timeout",
+    "broker.late_metadata",
+)
 #: Upper limit of their probability after the last fault.
-_ABORTS_AT_MOST: Final = 0.05
+_DELAYS_AT_MOST: Final = 0.05
 _POLL_S: Final = 0.25
 #: Limit of the virtual time of a run.
 _RUN_MS: Final = 1_200_000
@@ -290,6 +296,7 @@ def run_seed(
     is_light: bool = False,
     kinds: Collection[Kind] | None = None,
     longest_cut_ms: int | None = None,
+    points: Mapping[str, float] = MappingProxyType({}),
 ) -> Outcome:
     """Play one seed and return the outcome.
 
@@ -302,6 +309,7 @@ def run_seed(
     :param kinds: the only kinds of faults; by default a subset drawn from the seed.
     :param longest_cut_ms: limit of the duration of network partitions; drawn from the seed by
         default.
+    :param points: lower limits of the probabilities of some buggify points, by name.
     """
     shape, schedule = plan_of(
         seed,
@@ -317,7 +325,13 @@ def run_seed(
     if applications is None:
         applications = chosen.draw_applications(seed)
     return SeedRun(
-        seed, shape, schedule, applications, keeps_promise=keeps_promise, is_light=is_light
+        seed,
+        shape,
+        schedule,
+        applications,
+        keeps_promise=keeps_promise,
+        is_light=is_light,
+        points=points,
     ).run()
 
 
@@ -333,12 +347,15 @@ class SeedRun:
         *,
         keeps_promise: bool = True,
         is_light: bool = False,
+        points: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._shape = shape
         self._keeps_promise = keeps_promise
         self._is_whole = False
         self.outcome = Outcome(seed=seed, schedule=schedule, applications=frozenset(applications))
         self._cluster = _make_cluster(seed, shape, is_light=is_light)
+        world = self._cluster.world
+        world.points = buggify.Points(world.rng_of, points)
         if chosen.Kind.HASTY in applications:
             _count_calls(random.Random(f"calls {seed}"), self._cluster)
         self._view = ClusterView(self._cluster)
@@ -477,8 +494,8 @@ class SeedRun:
         try:
             await self._break()
             assert self._cluster.world.points is not None
-            for name in _ABORTING_POINTS:
-                self._cluster.world.points.limit(name, _ABORTS_AT_MOST)
+            for name in _DELAYING_POINTS:
+                self._cluster.world.points.limit(name, _DELAYS_AT_MOST)
             await self._end_observing(observing)
             if await self._heal():
                 await self._finish()
@@ -765,7 +782,6 @@ def _make_cluster(seed: int, shape: Shape, *, is_light: bool) -> SimulatedCluste
     if shape.is_mixed:
         nodes = [*cluster.brokers.values(), *cluster.controllers]
         random.Random(f"mixed {seed}").choice(nodes).features = OLDER_FEATURES
-    cluster.world.points = buggify.Points(cluster.world.rng_of)
     if not is_large:
         _draw_settings(seed, cluster.controllers)
     _draw_costs(random.Random(f"costs {seed}"), cluster, is_large=is_large)

@@ -44,6 +44,14 @@ def test_buggify_added_point_keeps_draws_of_other_points() -> None:
         assert [name for name in with_new if name != "new"] == fired_by(seed, ["a", "b"])
 
 
+def test_buggify_least_probability_applies_also_to_quiet_seeds_until_a_limit() -> None:
+    seed = next(seed for seed in range(99) if not fired_by(seed, ["a"]))
+    points = Points(lambda name: random.Random(f"{seed}/{name}"), {"a": 1.0})
+    assert points.fires("a")
+    points.limit("a", 0.0)
+    assert not points.fires("a")
+
+
 def test_buggify_limit_lowers_and_does_not_raise_the_probability_of_a_point() -> None:
     seed = next(seed for seed in range(99) if fired_by(seed, ["a"]).count("a") > 30)
     points = points_of(seed)

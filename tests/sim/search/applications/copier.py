@@ -1,7 +1,8 @@
 """``Copier``: copies a topic into each partition of another, exactly once.
 
 The copies and the consumed offsets are one transaction; a successor starts at the committed
-offsets. Fenced copiers continue from their own positions, and must copy nothing.
+offsets. Fenced copiers continue from their own positions, and must copy nothing. Offsets of an open
+transaction must not be committed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error
 from kraftjbod.cli.clients.consumer import Consumer
-from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.protocol.messages import OffsetFetchRequest
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
@@ -36,6 +37,8 @@ _PAUSE_S: Final = 0.5
 _GIVEN_UP: Final = 0.15
 #: Share of the transactions that write all their partitions at once.
 _TOGETHER: Final = 0.7
+#: Share of the transactions during which the committed offsets are fetched.
+_CHECKED: Final = 0.7
 _FIND_MS: Final = 20_000
 #: Version of OffsetFetch with several groups in one request, and topics by name.
 _GROUPS_BY_NAME: Final = 9
@@ -65,6 +68,8 @@ class Copier:
         )
         #: By partition of the copies and of the source: the next offset of the source.
         self._copied: Counter[tuple[int, int]] = Counter()
+        #: By partition of the source: the largest offset that a transaction may have committed.
+        self._committable: Counter[int] = Counter()
         self._copied_ms = -1
         self._pause_s = _PAUSE_S
 
@@ -118,12 +123,12 @@ class Copier:
         positions = await client.retry(lambda: self._committed(client), timeout_ms=_FIND_MS)
         reader = Consumer(client, self._source, positions, read_committed=True)
         try:
-            while not self._reigns.is_stopping and await self._copy(reign, reader):
+            while not self._reigns.is_stopping and await self._copy(reign, client, reader):
                 pass
         finally:
             await reader.close()
 
-    async def _copy(self, reign: Reign, reader: Consumer) -> bool:
+    async def _copy(self, reign: Reign, client: ClusterClient, reader: Consumer) -> bool:
         """Copy the fetched records; False if it aborted the transaction: they are read again."""
         values: list[bytes] = []
         ends: dict[TopicPartition, int] = {}
@@ -141,19 +146,40 @@ class Copier:
             for tp in copies:
                 await producer.send({tp: values}, timestamp_ms)
         await producer.send_offsets(_GROUP, ends)
+        if self._rng.random() < _CHECKED:
+            await self._judge_open_transaction(client)
         is_given_up = self._rng.random() < _GIVEN_UP
+        if not is_given_up:
+            for tp, offset in ends.items():
+                self._committable[tp.partition] = max(self._committable[tp.partition], offset)
         await producer.end(committed=not is_given_up)
         await asyncio.sleep(self._pause_s)
         return not is_given_up
 
-    async def _committed(self, client: ClusterClient) -> dict[int, int]:
-        """Return the group's committed offsets once no transaction that changes them is open."""
+    async def _judge_open_transaction(self, client: ClusterClient) -> None:
+        """Check that the group's committed offsets are those of ended transactions."""
+        try:
+            committed = await self._committed(client, is_stable=False)
+        except OperatingError:
+            return  # A fault delays the answer; later transactions are checked as well.
+        for partition, offset in committed.items():
+            if offset > self._committable[partition]:
+                self._around.found(
+                    f"offset {offset} of {self._source}-{partition} is committed in an open "
+                    f"transaction, after {self._committable[partition]}"
+                )
+
+    async def _committed(self, client: ClusterClient, *, is_stable: bool = True) -> dict[int, int]:
+        """Return the group's committed offsets.
+
+        :param is_stable: only once no transaction that changes them is open.
+        """
         kind = OffsetFetchRequest
         partitions = range(self._source_partitions)
         topic = kind.OffsetFetchRequestTopics(name=self._source, partition_indexes=list(partitions))
         request = kind(
             groups=[kind.OffsetFetchRequestGroup(group_id=_GROUP, topics=[topic])],
-            require_stable=True,
+            require_stable=is_stable,
         )
         response = await Coordinators(client).ask(
             GROUP, _GROUP, request, max_version=_GROUPS_BY_NAME

@@ -21,7 +21,7 @@ def _record(value: bytes) -> Record:
 
 def _copy(around: Rig) -> None:
     # A seed whose draws start successors during the work.
-    copier = Copier(random.Random(2), around.around(), ("source", 1), lambda _: _RECORDS)
+    copier = Copier(random.Random(3), around.around(), ("source", 1), lambda _: _RECORDS)
 
     async def write() -> None:
         await around.make("source", 1)
@@ -51,7 +51,9 @@ def test_copier_copies_each_record_once_and_in_order() -> None:
 
 @pytest.mark.long
 def test_copier_that_restarts_from_the_beginning_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def from_the_beginning(_self: Copier, _client: ClusterClient) -> dict[int, int]:
+    async def from_the_beginning(
+        _self: Copier, _client: ClusterClient, *, is_stable: bool = True
+    ) -> dict[int, int]:
         return {0: 0}
 
     monkeypatch.setattr(Copier, "_committed", from_the_beginning)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.errors import NotControllerError
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.raft.machine.core import RaftCore, Role
 from kraftjbod.raft.machine.following import MAX_UNSENT_MESSAGES, NOTHING
 from kraftjbod.raft.machine.messages import (
     Append,
     AppendReply,
     Entry,
+    EntryKind,
     HardState,
     Observe,
     PreVote,
@@ -21,7 +23,7 @@ from kraftjbod.raft.machine.messages import (
     VoteReply,
     node,
 )
-from kraftjbod.raft.machine.voter_set import VoterSet
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
 NO_OP = b"no-op"
 
@@ -193,6 +195,21 @@ def _leader_of_three() -> RaftCore:
     core.step(VoteReply(sender=node(2), to=node(1), term=1, granted=True))
     assert core.role is Role.LEADER
     return core
+
+
+def test_raft_core_removed_leader_of_static_voters_stands_until_it_is_committed() -> None:
+    """It has the longest log of two voters. Its key has a directory, those of the set have none."""
+    removal = Entry(0, 1, VoterSet.of_keys([node(2)]).encode(), EntryKind.VOTERS)
+    core = RaftCore(
+        key=ReplicaKey(BrokerId(1), DirectoryId(bytes(16))),
+        voters=VoterSet.of_keys([node(1), node(2)]),
+        hard_state=HardState(term=1),
+        first_payload_of_term=NO_OP,
+        draw_below=lambda _: 0,
+        entries=(removal,),
+    )
+    core.campaign()
+    assert core.role is Role.PROSPECTIVE
 
 
 def test_raft_core_leader_resigns_despite_log_requests_of_a_later_term() -> None:
