@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 import pytest
 
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.core.errors import ErrorCode
+from tests.sim.search.faults.operator_work import OperatorWork
 from tests.sim.search.faults.play_kinds import play
 from tests.sim.search.faults.schedule import Fault, Kind, Shape
 from tests.sim.search.seed_run import SeedRun
@@ -23,6 +29,24 @@ def test_removal_by_a_leader_that_is_cut_off_ends_and_breaks_no_invariant() -> N
     story = "\n".join(outcome.story)
     assert outcome.played == {Kind.VOTERS_CUT_OFF: 1}
     assert "remove voter" in story and ", cut off: " in story
+
+
+def test_leader_that_a_late_request_cuts_off_is_connected_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ask = OperatorWork.ask
+
+    async def ask_late(
+        work: OperatorWork, what: str, question: Callable[[ClusterClient], Awaitable[None]]
+    ) -> ErrorCode | None:
+        async def late(client: ClusterClient) -> None:
+            await asyncio.sleep(2.5)
+            await question(client)
+
+        return await ask(work, what, late)
+
+    monkeypatch.setattr(OperatorWork, "ask", ask_late)
+    play([Kind.VOTERS_CUT_OFF], controllers=3)
 
 
 @pytest.mark.long

@@ -111,16 +111,21 @@ class VoterFaults:
             if leader is None:
                 return
             others = [one for one in self._stage.cluster.controllers if one is not leader]
-            voter = _voter(rng.choice(others))
+            voter, is_cut_off = _voter(rng.choice(others)), asyncio.Event()
 
             async def remove(client: ClusterClient) -> None:
                 for other in others:
                     network.partition(leader.name, other.name)
                 self._invariants.cut_off(leader.name)
+                is_cut_off.set()
                 await remove_voter(client, voter)
 
             what = f"remove voter {voter.node_id}-{voter.directory_id} by {leader.name}, cut off"
             asking = asyncio.create_task(self._operator.ask(what, remove))
+            # The request waits for a broker that answers, if others are stopped.
+            cut_off = asyncio.create_task(is_cut_off.wait())
+            await asyncio.wait([asking, cut_off], return_when=asyncio.FIRST_COMPLETED)
+            cut_off.cancel()
             await asyncio.sleep(_REMOVES_S)
             await wait(fault)
             for other in others:
