@@ -31,13 +31,12 @@ _MOST_NEIGHBOURS: Final = 2_000
 
 
 def find_earlier_cluster(metadata_dir: str, cluster_id: str | None) -> str | None:
-    """Return the sign that the cluster existed before; None if none is found.
+    """Return a sign that the cluster existed before, as "/d1 is left of it"; None if none is found.
 
-    The sign is text that completes a sentence. Files in ``metadata_dir`` and used broker
-    directories near it are signs.
+    Signs are files in ``metadata_dir``, and used broker directories near it.
 
-    :param cluster_id: None for a controller that receives its log from others; then only files in
-        ``metadata_dir`` are signs.
+    :param cluster_id: the id that the broker directories must have. None for a controller that
+        receives its log from others; then only files in ``metadata_dir`` are signs.
     """
     home = Path(metadata_dir)
     for name in (CLUSTER_METADATA_DIR, BOOTSTRAP_FILE):

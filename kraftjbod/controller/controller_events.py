@@ -32,8 +32,8 @@ _INELIGIBLE_INTERVAL_MS: Final = 30_000
 
 
 class ControllerEvents:
-    """Logs the decisions of one controller and counts them in its metrics. Use it in the event
-    loop's thread only.
+    """Logs the decisions of one controller, counts them and the state of the cluster in its
+    metrics, and reports each fenced broker. Use it in the event loop's thread only.
     """
 
     def __init__(

@@ -131,7 +131,11 @@ def split_list(value: object) -> object:
 
 
 def config_text(value: object) -> str:
-    """Return a value as Kafka writes it in a properties file; asterisks for a secret."""
+    """Return a value as Kafka writes it in a properties file.
+
+    Lists are joined by commas, endpoints are ``name://host:port`` or ``id@host:port``, and a secret
+    is asterisks.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     # Some tuple types, such as CleanupPolicy, define their own text form.

@@ -329,7 +329,8 @@ class NodeConfig(DynamicNodeConfig, ConnectionLimitKeys, StorageSettings, SslCon
     """How often the identity of each directory's disk is checked."""
     log_dir_io_suspect_ms: int = Field(default=2000, ge=1)
     """An operation that runs longer makes its directory STALLED until it ends. The limit of a
-    flush, which takes longer for larger segments, is half of ``log.dir.io.timeout.ms``."""
+    flush, which takes longer for larger segments, is half of ``log.dir.io.timeout.ms``, if that is
+    more."""
     log_dir_reserve_bytes: Long = Field(default=40 * MIB, ge=0)
     """Size of the reserve file that is released when the directory's disk is full (KIP-928); 0: no
     reserve."""
@@ -687,7 +688,8 @@ def is_loopback(host: str) -> bool:
 
 
 def split_principals(text: str) -> list[str]:
-    """Return the principals of ``super.users``, whose names may contain commas."""
+    """Return the principals of ``super.users``, which semicolons separate. Names may contain
+    commas."""
     return [one.strip() for one in text.split(";") if one.strip()]
 
 

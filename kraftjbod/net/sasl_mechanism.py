@@ -30,7 +30,7 @@ class LoginFailedError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslStep:
-    """The answer to one message of the client."""
+    """The answer to one message of the client, unless its login fails (``LoginFailedError``)."""
 
     token: bytes
     user: str | None = None

@@ -352,7 +352,10 @@ class ConfigApis:
         self, own: Mapping[str, str], replication_factor: int
     ) -> list[CreatedConfig]:
         """Return all configuration entries of a new topic with the values ``own``, for
-        CreateTopics."""
+        CreateTopics.
+
+        :param replication_factor: upper limit of the default of ``min.insync.replicas``.
+        """
         config = self._topic_configs.of_new_topic(own)
         entries = self._entries_with(own, config, replication_factor)
         return [

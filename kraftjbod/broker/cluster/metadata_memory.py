@@ -101,7 +101,7 @@ class MetadataMemory:
             self._applied_epoch = self._written.epoch
 
     def note_metadata_log_id(self, metadata_log_id: Uuid | None) -> None:
-        """Note the id of a controller's log; None if the log has no id.
+        """Note the id of a controller's log. None, of a log without an id, has no effect.
 
         The first id, or the first other id after an operator made the broker forget its log,
         becomes the followed log.

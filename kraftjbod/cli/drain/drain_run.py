@@ -178,6 +178,7 @@ class Drain:
         """Return the moves that a run would make now; nothing is changed.
 
         :raises RefusedError: a directory is drained, and its broker is not alive.
+        :raises OperatingError: a broker does not answer.
         """
         return self._planned(await self._read())
 
@@ -402,6 +403,9 @@ class Drain:
 
         If the source is a whole broker, all its dynamic cordons are removed, also those that an
         operator set.
+
+        :raises RefusedError: as :meth:`plan`.
+        :raises OperatingError: a broker does not answer, or the cluster refuses a request.
         """
         snapshot = await self._read()
         order = _on_the_way_out(self.source, snapshot)

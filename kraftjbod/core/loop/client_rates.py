@@ -41,7 +41,8 @@ class ClientRates:
     """Balances of clients with quotas on this node, one per quota key and sharing entity.
 
     A sharing entity is the second item of a pair from :func:`candidates`: clients with the quota of
-    one user or client id share a balance. At most 10,000 balances per key are kept.
+    one user or client id share a balance. At most 10,000 balances per key are kept; the
+    one that was looked up least recently is dropped first.
 
     A client is an entity with names only: its user and client id, or its address.
     """

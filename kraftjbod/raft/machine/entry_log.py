@@ -150,7 +150,7 @@ class EntryLog:
         """Return the entries from ``offset`` on, within both limits, but at least one if there is
         one.
 
-        Returns None if the entries were released from memory.
+        Returns None if the entries were released from memory, and ``[]`` after the end of the log.
         """
         if offset > self.last_offset:
             return []

@@ -143,6 +143,7 @@ class Leadership:
     def require_may_change(self, then: VoterSet, within_ticks: int) -> None:
         """Raise an error unless the voter set ``then`` may follow the one in force.
 
+        :param then: has at least one voter, and differs by one at most; a violation is a bug.
         :param within_ticks: an added replica must have been caught up within this time.
         :raises RequestTimedOutError: not possible now; the message has the reason.
         """

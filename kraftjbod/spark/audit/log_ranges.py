@@ -48,7 +48,10 @@ class ClusterLogs:
 
 
 async def describe_logs(client: ClusterClient, topics: Sequence[str]) -> ClusterLogs:
-    """Return the offset ranges and the replicas of every partition of ``topics``.
+    """Return the offset ranges and the in-sync replicas of the partitions of ``topics``.
+
+    A partition without a leader has no replicas in the result. ``unseen`` describes the replicas
+    that are offline or not in sync.
 
     :raises OperatingError: a topic does not exist, or no broker responds.
     """

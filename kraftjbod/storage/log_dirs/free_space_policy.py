@@ -92,7 +92,7 @@ class FreeSpacePolicy:
 
     def filled_up(self, space: SpaceOnDisk | None) -> None:
         """Record that an operation found no space. If ``space`` looked sufficient, :meth:`may_heal`
-        waits for more checks, twice as many each time up to a limit.
+        waits for more checks, twice as many each time up to a limit. Otherwise that wait ends.
 
         :param space: the space that the file system reported then; None if unknown.
         """

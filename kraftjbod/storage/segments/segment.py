@@ -809,7 +809,7 @@ class LogSegment:
     def position_of(self, offset: int) -> Located | None:
         """Return the first batch that ends at or after ``offset``; None if there is none.
 
-        :raises SegmentUnreadError: as :meth:`load_indexes`.
+        :raises SegmentUnreadError: index files are missing, or do not match the segment.
         :raises CorruptRecordError: the walk from the index entry meets no batch.
         :raises WouldWait: the bytes end inside a header.
         """

@@ -117,7 +117,7 @@ def test_writer_fails_for_record_too_large_for_the_topic(cluster: Cluster) -> No
         writer.finish()
 
 
-def test_writer_without_reachable_broker_fails_after_the_delivery_timeout() -> None:
+def test_writer_without_reachable_broker_raises_an_error_with_broker_and_topic() -> None:
     unreachable = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": "1000"}
     with pytest.raises(WriteError, match=r"no broker of 127\.0\.0\.1:1 knows topic t: .*refused"):
         RecordWriter(unreachable).write([row("t", b"x")])

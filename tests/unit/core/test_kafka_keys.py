@@ -148,7 +148,7 @@ def test_every_topic_key_of_kafka_is_served() -> None:
 
 
 @pytest.mark.parametrize(("one", "model"), served(), ids=lambda v: getattr(v, "key", ""))
-def test_served_keys_have_kafkas_types_and_bounds_except_listed_minimums(
+def test_served_keys_have_kafkas_types_and_bounds_except_listed_keys(
     one: KafkaKey, model: type[KeyedModel]
 ) -> None:
     kind = config_types(model)[one.key]

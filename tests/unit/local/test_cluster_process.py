@@ -180,7 +180,9 @@ def test_format_resumes_interrupted_start(tmp_path: Path) -> None:
     assert "unformatted" not in json.loads((tmp_path / "cluster.json").read_text())
 
 
-def test_add_brokers_copies_last_configuration_except_ids_ports_and_paths(tmp_path: Path) -> None:
+def test_add_brokers_copies_last_configuration_except_ids_ports_paths_and_rack(
+    tmp_path: Path,
+) -> None:
     own = {1: {"broker.rack": "r1"}, 2: {"broker.rack": "r2", "num.partitions": "7"}}
     cluster = ClusterProcesses.create(tmp_path, brokers=2, dirs=2, broker_config=own)
     cluster.add_brokers(2)

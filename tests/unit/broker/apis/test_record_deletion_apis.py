@@ -308,7 +308,7 @@ async def test_follower_with_deleted_records_does_not_join_the_isr() -> None:
     ],
     ids=["follower removed", "led elsewhere"],
 )
-async def test_delete_records_wait_ends_when_roles_change(
+async def test_delete_records_wait_ends_when_the_late_follower_or_the_leader_is_replaced(
     record: Record, code: ErrorCode, low_watermark: int
 ) -> None:
     async with brokers() as (rig,):
