@@ -5,10 +5,15 @@ A test that passes alone is *flaky*: the summary names it, with its first failur
 :data:`MOST_FLAKY` flaky tests do not fail the run; with ``FLAKY_LIMIT=0`` in the environment the
 first flaky test does. Each second run has a separate process.
 Errors of collection and interrupted runs have no second chance.
+
+What a failed test left is freed before the test's timeouts end. A client may wait for a dead
+cluster in its destructor; freed later, between two tests, it would block the process without any
+limit.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -26,6 +31,9 @@ MOST_FLAKY: Final = int(os.environ.get("FLAKY_LIMIT", "3"))
 _MOST_BROKEN: Final = 3
 _FAILED: Final = ("failed", "error")
 _FLAKY: Final = "flaky"
+#: References to the frames of the last failed test, for debuggers.
+_LAST_FAILURE: Final = ("last_type", "last_value", "last_traceback", "last_exc")
+_failed_here: set[str] = set()
 
 
 def _passes_alone(root: Path, nodeid: str) -> bool:
@@ -55,6 +63,22 @@ def _flaky(reporter: TerminalReporter, failed: list[str]) -> set[str]:
         if _passes_alone(reporter.config.rootpath, nodeid):
             flaky.add(nodeid)
     return flaky
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failed_here.add(report.nodeid)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Called while pytest's ``faulthandler_timeout`` still runs."""
+    if nodeid not in _failed_here:
+        return
+    _failed_here.discard(nodeid)
+    for name in _LAST_FAILURE:
+        if hasattr(sys, name):
+            delattr(sys, name)
+    gc.collect()
 
 
 @pytest.hookimpl(trylast=True)

@@ -72,3 +72,36 @@ def test_flaky_tests_are_named_and_fail_the_run_above_the_limit(
     ]
     assert all("assert not True" in line for line in named), named
     assert (f"more than {limit} flaky tests fail the run" in lines) == (flaky > limit)
+
+
+HOLDER = """
+import pathlib
+
+class Client:
+    def __del__(self):
+        pathlib.Path("freed").touch()
+
+def test_failing():
+    client = Client()
+    def method():
+        return client
+    assert method() is None
+
+def test_after():
+    assert pathlib.Path("freed").exists()
+"""
+
+
+def test_objects_of_failed_test_are_freed_before_next_test(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_some.py").write_text(HOLDER)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.second_chance", "-n", "1"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.stdout.splitlines()[-1].startswith("1 failed, 1 passed"), done.stdout
