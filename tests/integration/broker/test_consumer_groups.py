@@ -7,6 +7,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -252,23 +253,28 @@ def test_consumer_protocol_member_takes_over_partitions_of_killed_member(
     changes: list[str] = []
     member.subscribe(["pair"], on_lost=lambda *_: changes.append("lost"))
 
-    def poll_until(count: int) -> None:
+    def poll_until(count: int, is_reached: Callable[[], bool] = lambda: True) -> None:
         end_s = time.monotonic() + WAIT_S
-        while len(member.assignment()) != count:
-            assert time.monotonic() < end_s, member.assignment()
+        while len(member.assignment()) != count or not is_reached():
+            assert time.monotonic() < end_s, (member.assignment(), shares)
             member.poll(0.1)
 
+    shares: list[int] = []
     poll_until(PARTITIONS)
     words = (sys.executable, "-c", _READER, cluster.bootstrap)
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
+        reading = threading.Thread(
+            target=lambda out: shares.extend(map(int, out)), args=(other.stdout,)
+        )
+        reading.start()
         try:
-            poll_until(PARTITIONS // 2)
-            # The other member has exactly the remaining partitions.
-            shares = (int(line) for line in other.stdout)
-            assert next(share for share in shares if share) == PARTITIONS // 2
+            # A member gives partitions up only while it is polled, so it is polled until the other
+            # has them.
+            poll_until(PARTITIONS // 2, lambda: shares[-1:] == [PARTITIONS // 2])
         finally:
             other.kill()
+            reading.join()
+    assert set(shares) <= {0, PARTITIONS // 2}
     poll_until(PARTITIONS)
     assert changes == []
     member.close()
