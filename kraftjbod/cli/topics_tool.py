@@ -102,7 +102,8 @@ class Options:
 @click.option(
     "--under-min-isr-partitions",
     is_flag=True,
-    help="Only partitions with fewer in-sync replicas than min.insync.replicas.",
+    help="Only partitions without a leader, or with fewer in-sync replicas than "
+    "min.insync.replicas.",
 )
 @click.option(
     "--at-min-isr-partitions",
@@ -284,16 +285,17 @@ def _shown_partitions(
 ) -> list[PartitionMetadata]:
     """Return the partitions of a topic that the flags select.
 
-    :param needed: number of replicas that have to be in sync (``min.insync.replicas``).
+    :param needed: the topic's ``min.insync.replicas``. As in Kafka's tool, the replication factor
+        does not limit it, although it limits it on the brokers.
     """
 
     def is_shown(partition: PartitionMetadata) -> bool:
-        in_sync = len(partition.isr)
+        in_sync, has_leader = len(partition.isr), partition.leader >= 0
         return (
             (not options.under_replicated_partitions or in_sync < len(partition.replicas))
-            and (not options.under_min_isr_partitions or in_sync < needed)
+            and (not options.under_min_isr_partitions or not has_leader or in_sync < needed)
             and (not options.at_min_isr_partitions or in_sync == needed)
-            and (not options.unavailable_partitions or partition.leader < 0)
+            and (not options.unavailable_partitions or not has_leader)
         )
 
     return [partition for partition in topic.partitions.values() if is_shown(partition)]

@@ -19,7 +19,8 @@ from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 class ShortPartition(NamedTuple):
     """A partition whose producers with ``acks=all`` get NOT_ENOUGH_REPLICAS.
 
-    ``in_sync`` and ``replicas`` are numbers of replicas; ``needed`` is its ``min.insync.replicas``.
+    ``in_sync`` and ``replicas`` are numbers of replicas. ``needed`` is the partition's
+    ``min.insync.replicas``, at most ``replicas``, as in ``Partition.is_under_min_isr``.
     """
 
     topic_partition: TopicPartition
@@ -52,14 +53,17 @@ async def short_partitions(client: ClusterClient) -> list[ShortPartition]:
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in suspects]
     configs = await describe_configs(client, resources)
     needed = {one.name: min_insync_replicas(entries) for one, entries in configs.items()}
-    return [
+    found = [
         ShortPartition(
-            TopicPartition(name, part.partition), len(part.isr), len(part.replicas), needed[name]
+            TopicPartition(name, part.partition),
+            in_sync=len(part.isr),
+            replicas=len(part.replicas),
+            needed=min(needed[name], len(part.replicas)),
         )
         for name, topic in sorted(suspects.items())
         for part in topic.partitions.values()
-        if len(part.isr) < needed[name]
     ]
+    return [one for one in found if one.in_sync < one.needed]
 
 
 def min_insync_replicas(entries: Mapping[str, ConfigEntry]) -> int:

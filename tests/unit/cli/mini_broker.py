@@ -66,6 +66,8 @@ class Topic:
         self.logs = [bytearray() for _ in range(partitions)]
         self.configs = configs
         self.leader_epoch = 0
+        # Partitions whose replicas are all in sync.
+        self.in_sync: set[int] = set()
 
     def end(self, partition: int) -> int:
         last = max(batches(self.logs[partition]), default=None)
@@ -183,8 +185,8 @@ class MiniBroker:
                 leader_id=BROKER_ID if code == ErrorCode.NONE else -1,
                 leader_epoch=topic.leader_epoch,
                 replica_nodes=[BROKER_ID, 8],
-                isr_nodes=[BROKER_ID],
-                offline_replicas=[8],
+                isr_nodes=[BROKER_ID, 8] if index in topic.in_sync else [BROKER_ID],
+                offline_replicas=[] if index in topic.in_sync else [8],
             )
             for index in range(len(topic.logs))
         ]

@@ -107,6 +107,26 @@ async def test_describe_filters_by_min_isr_and_overrides() -> None:
         assert [line.split("\t")[0] for line in overrides] == ["Topic: at", "Topic: under"]
 
 
+async def test_describe_compares_isr_with_the_configured_min_isr_as_kafkas_tool() -> None:
+    """Kafka's tool does not limit ``min.insync.replicas`` to the replication factor, which is 2."""
+    async with mini_broker() as broker:
+        broker.create("two", **{"min.insync.replicas": "3"}).in_sync = {0}
+        at = ("--bootstrap-server", broker.address, "--describe")
+        under = await invoke_ok(*at, "--under-min-isr-partitions")
+        assert under.startswith("\tTopic: two\tPartition: 0")
+        assert await invoke_ok(*at, "--at-min-isr-partitions") == ""
+
+
+async def test_describe_under_min_isr_includes_partitions_without_leader() -> None:
+    """As Kafka's tool: the ISR is large enough here, but no broker leads."""
+    async with mini_broker() as broker:
+        broker.create("at", **{"min.insync.replicas": "1"})
+        at = ("--bootstrap-server", broker.address, "--describe")
+        broker.fail_next["Metadata"] = [ErrorCode.LEADER_NOT_AVAILABLE]
+        assert "Leader: none" in await invoke_ok(*at, "--under-min-isr-partitions")
+        assert await invoke_ok(*at, "--under-min-isr-partitions") == ""
+
+
 async def test_describe_by_topic_id_equals_describe_by_name() -> None:
     async with mini_broker() as broker:
         broker.create("foo")
