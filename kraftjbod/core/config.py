@@ -39,8 +39,8 @@ from kraftjbod.core.dynamic_listener_config import (
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.group_config import GroupConfig
 from kraftjbod.core.listener_config import (
-    ANY_HOST,
     LISTENER_PREFIX,
+    advertised_host,
     listener_of,
     listener_values,
     upper_names,
@@ -177,7 +177,8 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
         """Address at which other nodes reach this controller.
 
         The source is ``advertised.listeners``, else ``controller.quorum.voters``, else
-        ``listeners``, whose host 0.0.0.0 becomes ``localhost``.
+        ``listeners``, whose host 0.0.0.0 becomes ``localhost`` and whose host ``::`` becomes
+        ``::1``.
         """
         endpoint = self.endpoint
         named = [said for said in self.advertised_listeners if said.name == endpoint.name]
@@ -186,7 +187,7 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
         voters = [v for v in self.controller_quorum_voters if v.node_id == self.node_id]
         if voters:
             return Endpoint(endpoint.name, voters[0].host, voters[0].port)
-        host = "localhost" if endpoint.host == ANY_HOST else endpoint.host
+        host = advertised_host(endpoint.host, ipv4_loopback="localhost")
         return endpoint._replace(host=host)
 
 
@@ -618,11 +619,11 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
         """Addresses that clients receive: ``advertised.listeners``, or ``listeners`` if that is not
         set.
 
-        An empty host or 0.0.0.0 in ``listeners`` is advertised as 127.0.0.1, any other host as it
-        is.
+        In ``listeners``, an empty host or 0.0.0.0 is advertised as 127.0.0.1, ``::`` as ``::1``,
+        and any other host as it is.
         """
         return self.advertised_listeners or tuple(
-            endpoint._replace(host="127.0.0.1") if endpoint.host == ANY_HOST else endpoint
+            endpoint._replace(host=advertised_host(endpoint.host, ipv4_loopback="127.0.0.1"))
             for endpoint in self.listeners
         )
 

@@ -152,11 +152,15 @@ def secret_text(value: object) -> str:
 def _part_text(part: object) -> str:
     match part:
         case (str(name), str(host), int(port)):
-            return f"{name}://{host}:{port}"
+            return f"{name}://{_host_text(host)}:{port}"
         case (int(node_id), str(host), int(port)):
-            return f"{node_id}@{host}:{port}"
+            return f"{node_id}@{_host_text(host)}:{port}"
         case _:
             return str(part)
+
+
+def _host_text(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 # --- types and documentation of keys -------------------------------------------------------------

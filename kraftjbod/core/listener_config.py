@@ -1,6 +1,9 @@
 """PURE. Listeners by name: Kafka's rules for their addresses, and keys of a single listener.
 
 * Names are compared in upper case, as in Kafka.
+* Hosts are compared as addresses, so that ``::1`` and ``0:0::1`` are equal.
+* ``0.0.0.0`` and ``::`` are wildcards. A listener on ``::`` accepts only IPv6 connections, as
+  asyncio's servers do. A Java process would also accept IPv4 there.
 * ``listener.name.<lower-case name>.<key>`` overrides ``<key>`` for one listener.
 * Every listener of a file written for an earlier version stays valid: names without an entry in
   ``listener.security.protocol.map`` are PLAINTEXT, unless another listener is secure.
@@ -9,11 +12,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from pydantic import Field
 
+from kraftjbod.core.allowed_hosts import address_of
 from kraftjbod.core.config_model import nearest_hint
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.sasl_config import SaslConfig
@@ -22,7 +25,7 @@ from kraftjbod.core.ssl_config import SslConfig
 
 LISTENER_PREFIX: Final = "listener.name."
 ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
-_ANY_HOSTS: Final = frozenset({ANY_HOST, "::"})
+_IPV6_LOOPBACK: Final = "::1"
 
 Address = tuple[str, str, int]
 """Name, host and port of a listener."""
@@ -35,6 +38,22 @@ class ListenerConfig(SslConfig, SaslConfig):
 
     max_connections: int = Field(default=10_000, ge=1)
     """Connections of this listener that are open at once."""
+
+
+def is_wildcard(host: str) -> bool:
+    """Return whether a listener that is bound to ``host`` accepts connections to all addresses."""
+    address = address_of(host)
+    return address is not None and address.is_unspecified
+
+
+def advertised_host(host: str, *, ipv4_loopback: str) -> str:
+    """Return the host to advertise for a listener that is bound to ``host``.
+
+    :param ipv4_loopback: replaces ``0.0.0.0``; ``::1`` replaces the wildcard of IPv6.
+    """
+    if not is_wildcard(host):
+        return host
+    return _IPV6_LOOPBACK if _version(host) == 6 else ipv4_loopback
 
 
 def upper_names(names: object) -> object:
@@ -88,7 +107,7 @@ def require_addresses(listeners: Sequence[Address], advertised: Sequence[Address
                 f"advertised.listeners has {name}, which listeners does not have: add it there, or "
                 "use one of its names"
             )
-        if host in _ANY_HOSTS:
+        if is_wildcard(host):
             raise ValueError(
                 f"advertised.listeners has {name}://{host}:{port}, to which no client can connect: "
                 "write the host name or address that clients use"
@@ -97,19 +116,17 @@ def require_addresses(listeners: Sequence[Address], advertised: Sequence[Address
 
 def _overlap(host: str, other: str) -> bool:
     """Return whether two listeners with these hosts cannot have the same port."""
-    if host == other:
+    if host == other or address_of(host) == address_of(other) is not None:
         return True
-    if not _ANY_HOSTS.intersection((host, other)):
+    if not (is_wildcard(host) or is_wildcard(other)):
         return False
-    kinds = {_kind(host), _kind(other)}
-    return kinds != {IPv4Address, IPv6Address}
+    return {_version(host), _version(other)} != {4, 6}
 
 
-def _kind(host: str) -> type[IPv4Address | IPv6Address] | None:
-    try:
-        return type(ip_address(host))
-    except ValueError:
-        return None
+def _version(host: str) -> int | None:
+    """Return 4 or 6 for an address, None for a name."""
+    address = address_of(host)
+    return None if address is None else address.version
 
 
 def key_without_listener(key: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from kraftjbod.core.acl import STANDARD_AUTHORIZER
-from kraftjbod.core.allowed_hosts import AllowedHosts
+from kraftjbod.core.allowed_hosts import AllowedHosts, address_of
 from kraftjbod.core.config_model import (
     KIB,
     MAX_INT,
@@ -71,7 +71,7 @@ class Endpoint(NamedTuple):
         host, colon, port = address.rpartition(":")
         if not (found and colon and name and port.isdigit() and int(port) <= 65535):
             raise ValueError(f"{text!r} is not a listener: write NAME://host:port")
-        return cls(name.upper(), host.strip("[]") or ANY_HOST, int(port))
+        return cls(name.upper(), _ipv4_if_mapped(host.strip("[]")) or ANY_HOST, int(port))
 
     @property
     def text(self) -> str:
@@ -263,11 +263,12 @@ class NodeConfig(DynamicNodeConfig, ConnectionLimitKeys, StorageSettings, SslCon
     cluster_id: str | None = None
     """Expected cluster id: a node whose ``meta.properties`` has another one does not start."""
     listeners: tuple[Endpoint, ...]
-    """Addresses that accept connections: ``NAME://host:port``, with an empty host for all. Names
-    and ports are distinct."""
+    """Addresses that accept connections: ``NAME://host:port``, with an empty host for all IPv4
+    addresses and ``[::]`` for all IPv6 addresses. Names and ports are distinct."""
     advertised_listeners: tuple[Endpoint, ...] = ()
     """Addresses that clients and brokers connect to, with names of ``listeners``. A client receives
-    the addresses of the listener to which it connected. If not set: ``listeners``."""
+    the addresses of the listener to which it connected. If not set: ``listeners``, with the
+    loopback address for all addresses."""
     controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
     """Names of the controllers' listeners."""
     listener_security_protocol_map: SplitText = ()
@@ -681,10 +682,17 @@ class NodeConfig(DynamicNodeConfig, ConnectionLimitKeys, StorageSettings, SslCon
 
 def is_loopback(host: str) -> bool:
     """Return whether only this host can reach a listener that is bound to ``host``."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    address = address_of(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
+
+
+def _ipv4_if_mapped(host: str) -> str:
+    """Return ``127.0.0.1`` for ``::ffff:127.0.0.1``, as Java does, and other hosts as they are.
+
+    A socket for IPv6 only cannot be bound to such an address.
+    """
+    address = address_of(host)
+    return str(address) if address is not None and address.version == 4 else host
 
 
 def split_principals(text: str) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
-from kraftjbod.core.listener_config import ANY_HOST
+from kraftjbod.core.listener_config import is_wildcard
 from kraftjbod.core.node_config import NodeConfig
 from kraftjbod.metadata.state import MetadataState
 
@@ -91,7 +91,7 @@ def hosts_known_to_controller(
 
 def _configured(config: NodeConfig) -> Iterable[str]:
     yield from (host for host, _ in config.controller_addresses)
-    yield from (endpoint.host for endpoint in config.listeners if endpoint.host != ANY_HOST)
+    yield from (one.host for one in config.listeners if not is_wildcard(one.host))
 
 
 def _hosts_of_controllers(state: MetadataState) -> Iterable[str]:

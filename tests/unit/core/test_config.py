@@ -156,6 +156,29 @@ def test_wildcard_listener_is_advertised_as_loopback() -> None:
     )
 
 
+@pytest.mark.parametrize("host", ["[::]", "[0:0::0]"])
+def test_ipv6_wildcard_listener_is_advertised_as_ipv6_loopback(host: str) -> None:
+    """A listener on ``[::]`` accepts no IPv4 connections."""
+    assert broker(listeners=f"PLAINTEXT://{host}:9092").advertised == (
+        Endpoint("PLAINTEXT", "::1", 9092),
+    )
+    config = controller(
+        listeners=f"CONTROLLER://{host}:9093",
+        controller_quorum_voters="",
+        controller_quorum_bootstrap_servers="[::1]:9093",
+    )
+    assert config.advertised_endpoint == Endpoint("CONTROLLER", "::1", 9093)
+
+
+def test_ipv6_addresses_are_advertised_as_they_are() -> None:
+    assert broker(listeners="PLAINTEXT://[::1]:9092").advertised[0].host == "::1"
+    said = broker(
+        listeners="PLAINTEXT://[::]:9092", advertised_listeners="PLAINTEXT://[2001:db8::1]:9092"
+    )
+    assert said.advertised == (Endpoint("PLAINTEXT", "2001:db8::1", 9092),)
+    assert said.advertised[0].text == "PLAINTEXT://[2001:db8::1]:9092"
+
+
 def test_controller_without_its_listener_is_refused() -> None:
     assert controller().endpoint.port == 9093
     with pytest.raises(ConfigError, match=r"controller\.listener\.names"):

@@ -39,6 +39,10 @@ def broker(**more: str) -> BrokerConfig:
         ("A://:1", "B://h:1", r"has B, which listeners does not have"),
         ("A://:1", "A://:1", "to which no client can connect"),
         ("A://:1", "A://[::]:1", "to which no client can connect"),
+        ("A://:1", "A://[0::0]:1", "to which no client can connect"),
+        ("A://[::1]:1,B://[0:0::1]:1", "", "A and B on port 1"),
+        ("A://[::]:1,B://[::1]:1", "", "A and B on port 1"),
+        ("A://:1,B://[::ffff:127.0.0.1]:1", "", "A and B on port 1"),
     ],
 )
 def test_addresses_that_kafka_refuses_are_refused(
@@ -53,6 +57,7 @@ def test_addresses_that_kafka_refuses_are_refused(
     [
         ("A://:0,B://:0", ""),
         ("A://:1,B://[::1]:1", "A://h:5,B://h:5"),
+        ("A://:1,B://[::]:1", ""),
         ("A://10.0.0.1:1,B://10.0.0.2:1", ""),
         ("A://:1,B://:2", "A://h:1"),
     ],

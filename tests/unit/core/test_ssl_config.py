@@ -160,7 +160,16 @@ def test_cluster_listener_that_other_hosts_reach_is_refused() -> None:
         broker(**PUBLIC).require_closed_cluster_listeners()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.1.2.3"])
+@pytest.mark.parametrize("host", ["", "[::]", "[::ffff:0.0.0.0]", "[::ffff:10.0.0.1]", "[::2]"])
+def test_cluster_listener_on_a_wildcard_or_global_address_is_refused(host: str) -> None:
+    config = broker(listeners=f"PLAINTEXT://{host}:9092")
+    with pytest.raises(ConfigError, match="other hosts can reach the listener PLAINTEXT://"):
+        config.require_closed_cluster_listeners()
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "[::1]", "127.1.2.3", "[::ffff:127.0.0.1]"]
+)
 def test_cluster_listener_on_a_loopback_address_is_accepted(host: str) -> None:
     """Although other hosts reach the listener of clients."""
     listeners = f"PLAINTEXT://{host}:9092,OUTER://:9093"

@@ -29,7 +29,7 @@ CONTROLLER = ControllerConfig.from_properties(
         "process.roles": "controller",
         "node.id": "100",
         "controller.quorum.voters": "100@c1:9090,101@10.0.0.2:9090",
-        "listeners": "CONTROLLER://:9090",
+        "listeners": "CONTROLLER://[::]:9090",
         "log.dirs": "/d",
     },
     source="c",
