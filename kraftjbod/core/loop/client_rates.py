@@ -56,8 +56,9 @@ class ClientRates:
         self._now_ms = now_ms
         #: The entities that have a quota, by its key.
         self._limited: dict[str, set[QuotaEntity]] = {key: set() for key in QUOTA_KEYS}
-        #: The balances of clients, by key; None without a quota.
-        self._found: dict[str, dict[QuotaEntity, TokenBucket | None]] = {
+        #: The sharing entity and the rate of each client, by key; None without a quota. Balances
+        #: are not cached here: each lookup has to update the order of ``_balances``.
+        self._found: dict[str, dict[QuotaEntity, tuple[QuotaEntity, float] | None]] = {
             key: {} for key in QUOTA_KEYS
         }
         #: By key, in the order of their last lookup.
@@ -113,24 +114,25 @@ class ClientRates:
             if len(found) >= MAX_BALANCES:
                 found.clear()
             found[client] = self._find(key, client)
-        return found[client]
+        limit = found[client]
+        return None if limit is None else self._balance_of(key, *limit)
 
-    def _find(self, key: str, client: QuotaEntity) -> TokenBucket | None:
+    def _find(self, key: str, client: QuotaEntity) -> tuple[QuotaEntity, float] | None:
         quotas = self._quotas()
         for entity, sharing in candidates(client):
             rate = quotas.get(entity, {}).get(key)
             if rate is not None:
-                return self._balance_of(key, sharing, rate)
+                return sharing, rate
         return None
 
     def _balance_of(self, key: str, sharing: QuotaEntity, rate: float) -> TokenBucket:
-        now_ms, balances = self._now_ms(), self._balances[key]
+        balances = self._balances[key]
         balance = balances.pop(sharing, None)
         if balance is None:
-            balance = TokenBucket(rate, now_ms, burst_s=BURST_S[key])
+            balance = TokenBucket(rate, self._now_ms(), burst_s=BURST_S[key])
             if len(balances) >= MAX_BALANCES:
                 del balances[next(iter(balances))]
         elif balance.per_second != rate:
-            balance.set_rate(rate, now_ms)
+            balance.set_rate(rate, self._now_ms())
         balances[sharing] = balance
         return balance

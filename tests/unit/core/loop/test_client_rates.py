@@ -132,3 +132,16 @@ def test_balances_are_limited_and_the_one_unused_for_longest_is_dropped(
     rig.rates.refresh(())
     assert rig.spend(0, "c") == 1000
     assert rig.spend(0, "a") == 0, "its balance was dropped"
+
+
+def test_balance_of_a_busy_client_outlives_balances_used_less_recently(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if each lookup of the busy client repeats an earlier one."""
+    monkeypatch.setattr(client_rates, "MAX_BALANCES", 2)
+    rig = Rig({(("user", None),): {PRODUCE: 1000.0}})
+    assert rig.spend(1000 * BURST_S + 1000, "busy") == 1000
+    rig.spend(1, "idle")
+    assert rig.spend(0, "busy") == 1000
+    rig.spend(1, "new")
+    assert rig.spend(0, "busy", "other-app") == 1000, "the balance of its user was dropped"
