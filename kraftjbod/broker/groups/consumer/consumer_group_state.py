@@ -55,6 +55,8 @@ class ConsumerGroupState:
         self.members: dict[str, ConsumerMember] = {}
         self._targets: dict[str, Partitions] = {}
         self._currents: dict[str, CurrentAssignment] = {}
+        #: Number of members in the state STABLE, by the epoch of their current assignment.
+        self._stable_at: Counter[int] = Counter()
         self.regexes: dict[str, ResolvedRegex] = {}
         #: The member that has a partition or has not revoked it yet.
         self.holders: dict[TopicIdPartition, str] = {}
@@ -98,16 +100,13 @@ class ConsumerGroupState:
 
     @property
     def phase(self) -> GroupState:
+        """The state of the group. Cost: O(1)."""
         if not self.members:
             return GroupState.EMPTY
         if self.epoch > self.assignment_epoch:
             return GroupState.ASSIGNING
-        for member_id in self.members:
-            current = self.current(member_id)
-            is_there = current.epoch == self.assignment_epoch
-            if current.state is not MemberState.STABLE or not is_there:
-                return GroupState.RECONCILING
-        return GroupState.STABLE
+        is_stable = self._stable_at[self.assignment_epoch] == len(self.members)
+        return GroupState.STABLE if is_stable else GroupState.RECONCILING
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
         """Return the topic names that the member subscribes to by name or by regular expression."""
@@ -194,7 +193,9 @@ class ConsumerGroupState:
                 assert_never(fact)
 
     def _put_member(self, member_id: str, member: ConsumerMember | None) -> ConsumerMember | None:
+        self._count_stable(member_id, -1)
         before = _put(self.members, member_id, member)
+        self._count_stable(member_id, 1)
         if before is not None:
             self._count(before, -1)
             if self.static_members.get(before.instance_id or "") == member_id:
@@ -209,10 +210,19 @@ class ConsumerGroupState:
         _add(self.names, member.topic_names, change)
         _add(self.used_regexes, frozenset(filter(None, [member.topic_regex])), change)
 
+    def _count_stable(self, member_id: str, change: int) -> None:
+        current = self.current(member_id)
+        if member_id in self.members and current.state is MemberState.STABLE:
+            self._stable_at[current.epoch] += change
+            if not self._stable_at[current.epoch]:
+                del self._stable_at[current.epoch]
+
     def _put_current(
         self, member_id: str, current: CurrentAssignment | None
     ) -> CurrentAssignment | None:
+        self._count_stable(member_id, -1)
         before = _put(self._currents, member_id, current)
+        self._count_stable(member_id, 1)
         for one in () if before is None else (*before.assigned, *before.revoking):
             if self.holders.get(one) == member_id:
                 del self.holders[one]

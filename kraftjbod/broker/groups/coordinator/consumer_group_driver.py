@@ -123,6 +123,7 @@ class ConsumerGroupDriver:
             self._classic.end_classic(led, classic)
         group = groups.consumer_group(group_id)
         group.follow(facts, self._clock.now_ms())
+        groups.recount(group_id)
         return group
 
     async def delete(self, led: LedGroups, group: ConsumerGroup) -> ErrorCode:
@@ -142,7 +143,9 @@ class ConsumerGroupDriver:
             ClusterTopics(self._cache.state),
             self._topic_configs.get(OFFSETS_TOPIC).max_message_bytes,
         )
-        for action in group.handle(event, moment):
+        actions = group.handle(event, moment)
+        led.groups.recount(group.group_id)
+        for action in actions:
             match action:
                 case Answer(token, answer):
                     complete(token, answer)

@@ -307,7 +307,7 @@ class GroupCoordinator:
                 consumer_group = led.groups.consumer_groups.get(group_id)
                 if consumer_group is not None:
                     return await self._consumer.delete(led, consumer_group)
-                led.groups.groups.pop(group_id, None)
+                led.groups.drop_classic(group_id)
                 break
             code = await self._records.write(led, facts)
             if code is ErrorCode.NONE:
@@ -363,7 +363,7 @@ class GroupCoordinator:
     # --- from one kind to the other --------------------------------------------------------------
 
     def end_classic(self, led: LedGroups, group: ClassicGroup) -> None:
-        del led.groups.groups[group.group_id]
+        led.groups.drop_classic(group.group_id)
         led.drop_timer(group)
         self._carry_out(led, group, Unloaded(ErrorCode.REBALANCE_IN_PROGRESS))
 
@@ -394,7 +394,9 @@ class GroupCoordinator:
 
     def _carry_out(self, led: LedGroups, group: ClassicGroup, event: GroupEvent) -> None:
         before = group.state
-        for action in group.handle(event, self._clock.now_ms()):
+        actions = group.handle(event, self._clock.now_ms())
+        led.groups.recount(group.group_id)
+        for action in actions:
             match action:
                 case Answer(token, answer):
                     complete(token, answer)

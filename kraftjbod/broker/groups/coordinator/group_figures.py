@@ -1,15 +1,15 @@
 """LOOP. ``GroupFigures``: metrics of groups by state, and of committed and expired offsets.
 
-Groups are counted on request. Names are Kafka's where Kafka has one. Kafka's rates are counters
-here, from which a reader computes the rate.
+A read costs the same for any number of groups (group_tally.py). Names are Kafka's where Kafka has
+one. Kafka's rates are counters here, from which a reader computes the rate.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kraftjbod.broker.groups.classic.group_events import GroupState
+from kraftjbod.broker.groups.coordinator.group_tally import GroupTally
 from kraftjbod.broker.groups.coordinator.led_groups import LedGroups
 from kraftjbod.core.telemetry import Metrics
 
@@ -51,34 +51,26 @@ class GroupFigures:
         self._metrics.count("ConsumerGroupRebalancesPerSec")
 
     def _all(self) -> Iterator[tuple[str, float]]:
-        led = list(self._led())
-        groups = [one.groups for one in led]
-        yield "NumGroups", sum(len(one) for one in groups)
+        groups = [one.groups for one in self._led()]
+        tallies = [one.tally for one in groups]
+        yield "NumGroups", sum(map(len, tallies))
         yield "NumConsumerGroups", sum(len(one.consumer_groups) for one in groups)
-        yield "NumGroupMembers", sum(map(_members, led))
-        offsets = (len(one.offsets(name)) for one in groups for name in one.group_ids())
-        yield "NumOffsets", sum(offsets)
-        classic = Counter(
-            one.state_of(name)
-            for one in groups
-            for name in one.group_ids()
-            if name not in one.consumer_groups
-        )
+        yield "NumGroupMembers", sum(one.members for one in tallies)
+        yield "NumOffsets", sum(one.offset_count for one in groups)
+        classic = _sums(tallies, is_consumer=False)
         yield "NumGroupsEmpty", classic[GroupState.EMPTY]
         yield "NumGroupsPreparingRebalance", classic[GroupState.PREPARING_REBALANCE]
         yield "NumGroupsCompletingRebalance", classic[GroupState.COMPLETING_REBALANCE]
         yield "NumGroupsStable", classic[GroupState.STABLE]
-        newer = Counter(
-            group.state.phase for one in groups for group in one.consumer_groups.values()
-        )
+        newer = _sums(tallies, is_consumer=True)
         yield "NumConsumerGroupsEmpty", newer[GroupState.EMPTY]
         yield "NumConsumerGroupsAssigning", newer[GroupState.ASSIGNING]
         yield "NumConsumerGroupsReconciling", newer[GroupState.RECONCILING]
         yield "NumConsumerGroupsStable", newer[GroupState.STABLE]
 
 
-def _members(led: LedGroups) -> int:
-    groups = led.groups
-    return sum(len(group.members) for group in groups.groups.values()) + sum(
-        len(group.state.members) for group in groups.consumer_groups.values()
-    )
+def _sums(tallies: Sequence[GroupTally], *, is_consumer: bool) -> dict[GroupState, int]:
+    return {
+        state: sum(one.count(is_consumer=is_consumer, state=state) for one in tallies)
+        for state in GroupState
+    }

@@ -19,6 +19,7 @@ from kraftjbod.broker.groups.classic.classic_group import ClassicGroup, GroupLim
 from kraftjbod.broker.groups.classic.group_events import GroupState
 from kraftjbod.broker.groups.consumer.consumer_group import ConsumerGroup
 from kraftjbod.broker.groups.consumer.consumer_group_events import ConsumerGroupSettings
+from kraftjbod.broker.groups.coordinator.group_tally import GroupTally, Standing
 from kraftjbod.broker.groups.coordinator.pending_offsets import PendingOffset, PendingOffsets
 from kraftjbod.broker.groups.records.group_records import (
     NO_EXPIRY,
@@ -32,12 +33,14 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import ZERO_UUID, TopicPartition
 from kraftjbod.protocol.record_batch import NO_PRODUCER_ID
 
-#: Counting 100,000 groups takes 40 ms, and any client may ask for new ones.
+#: Counting visits all groups with a commit in flight, and any client may ask for new groups.
 RECOUNT_INTERVAL_MS: Final = 1_000
 _CONSUMER: Final = "consumer"
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _NOTHING: Final[Mapping[TopicPartition, CommittedOffset]] = MappingProxyType({})
+#: A group that only has committed offsets.
+_BARE: Final = Standing(is_consumer=False, state=GroupState.EMPTY, members=0)
 
 
 class GroupPartition:
@@ -48,6 +51,10 @@ class GroupPartition:
         self.groups: dict[str, ClassicGroup] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        #: Number of committed offsets of all groups.
+        self.offset_count = 0
+        #: All known groups, including those that only have committed offsets.
+        self.tally = GroupTally()
         self.pending = PendingOffsets()
         #: Number of commits per group that are in flight to the log.
         self._committing: Counter[str] = Counter()
@@ -62,7 +69,7 @@ class GroupPartition:
 
     def __len__(self) -> int:
         """Number of known groups, including those that only have committed offsets."""
-        return len(self.group_ids())
+        return len(self.tally)
 
     def admits(self, group_id: str, max_groups: int, now_ms: int) -> bool:
         """Return whether the group exists, or ``max_groups`` allows to create it.
@@ -71,18 +78,12 @@ class GroupPartition:
         below it. It includes an admitted group at once. If that was not created, or others were
         deleted, a partition that seems full notices it within :data:`RECOUNT_INTERVAL_MS`.
         """
-        by_id: tuple[Collection[str], ...] = (
-            self.groups,
-            self.consumer_groups,
-            self._offsets,
-            self.pending.groups,
-            self.pending.arriving_groups,
-            self._committing,
-        )
-        if any(group_id in some for some in by_id):
+        in_flight: tuple[Collection[str], ...] = (self.pending.arriving_groups, self._committing)
+        if group_id in self.tally or any(group_id in some for some in in_flight):
             return True
         if self._most_groups >= max_groups and now_ms >= self._recount_from_ms:
-            self._most_groups = len(set().union(*by_id))
+            new = sum(one not in self.tally for one in set().union(*in_flight))
+            self._most_groups = len(self.tally) + new
             self._recount_from_ms = now_ms + RECOUNT_INTERVAL_MS
         if self._most_groups >= max_groups:
             return False
@@ -105,17 +106,19 @@ class GroupPartition:
                 self.pending.drop(group_id, topic_partition)
                 of_group = self._offsets.get(group_id)
                 if of_group is not None:
-                    of_group.pop(topic_partition, None)
+                    self.offset_count -= of_group.pop(topic_partition, None) is not None
                     if not of_group:
                         del self._offsets[group_id]
+                self.recount(group_id)
             case OffsetFact(group_id, topic_partition, committed) if committed is not None:
                 committed = replace(committed, record_offset=record_offset)
                 if producer_id != NO_PRODUCER_ID:
                     self.pending.add(
                         producer_id, PendingOffset(group_id, topic_partition, committed)
                     )
+                    self.recount(group_id)
                     return
-                self._offsets.setdefault(group_id, {})[topic_partition] = committed
+                self._put_offset(group_id, topic_partition, committed)
             case GroupFact(group_id, None):
                 self._kept.pop(group_id, None)
                 if group_id in self.groups:
@@ -126,6 +129,7 @@ class GroupPartition:
                 pass
             case _:
                 self.consumer_group(fact.group_id).load(fact)
+                self.recount(fact.group_id)
 
     def transaction_ended(self, producer_id: int, marker_offset: int, *, commits: bool) -> None:
         """Apply a transaction marker that is replicated or was read from the log.
@@ -137,7 +141,19 @@ class GroupPartition:
             present = self.offsets(group_id).get(topic_partition)
             is_newer = present is None or committed.record_offset > present.record_offset
             if commits and is_newer:
-                self._offsets.setdefault(group_id, {})[topic_partition] = committed
+                self._put_offset(group_id, topic_partition, committed)
+            else:
+                self.recount(group_id)
+
+    def _put_offset(
+        self, group_id: str, topic_partition: TopicPartition, committed: CommittedOffset
+    ) -> None:
+        of_group = self._offsets.get(group_id)
+        if of_group is None:
+            of_group = self._offsets[group_id] = {}
+            self.recount(group_id)
+        self.offset_count += topic_partition not in of_group
+        of_group[topic_partition] = committed
 
     def loaded(self, now_ms: int) -> None:
         """Start the loaded groups at ``now_ms`` (monotonic), after all facts of the log were
@@ -148,6 +164,7 @@ class GroupPartition:
             group.load(kept, now_ms)
             if kept.since_ms >= 0:
                 self._since_ms[group_id] = kept.since_ms
+            self.recount(group_id)
         for consumer_group in list(self.consumer_groups.values()):
             consumer_group.loaded(now_ms)
             self.forget_unused_consumer(consumer_group)
@@ -160,6 +177,7 @@ class GroupPartition:
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = ClassicGroup(group_id, self._limits)
+            self.recount(group_id)
         return group
 
     def consumer_group(self, group_id: str) -> ConsumerGroup:
@@ -167,7 +185,31 @@ class GroupPartition:
         group = self.consumer_groups.get(group_id)
         if group is None:
             group = self.consumer_groups[group_id] = ConsumerGroup(group_id, self._consumer)
+            self.recount(group_id)
         return group
+
+    def drop_classic(self, group_id: str) -> None:
+        """Remove the classic group with that id, if there is one. Its committed offsets stay."""
+        self.groups.pop(group_id, None)
+        self.recount(group_id)
+
+    def recount(self, group_id: str) -> None:
+        """Update :attr:`tally`. Required after each change of the group's state or members.
+
+        Cost: O(1).
+        """
+        self.tally.put(group_id, self._standing(group_id))
+
+    def _standing(self, group_id: str) -> Standing | None:
+        group = self.groups.get(group_id)
+        if group is not None:
+            return Standing(False, group.state, len(group.members))
+        consumer_group = self.consumer_groups.get(group_id)
+        if consumer_group is not None:
+            state = consumer_group.state
+            return Standing(True, state.phase, len(state.members))
+        is_known = group_id in self._offsets or group_id in self.pending.groups
+        return _BARE if is_known else None
 
     def became_classic(self, group_id: str, group: GroupMetadata | None, now_ms: int) -> None:
         """Replace a consumer group by a classic group, or remove it if ``group`` is None. The
@@ -177,6 +219,7 @@ class GroupPartition:
         if group is not None:
             self.take(GroupFact(group_id, group))
             self.group(group_id).load(group, now_ms)
+        self.recount(group_id)
 
     def forget_unused_consumer(self, group: ConsumerGroup) -> bool:
         """Drop a consumer group that has no records and no pending requests; return whether it
@@ -184,6 +227,7 @@ class GroupPartition:
         if group.is_used or self.consumer_groups.get(group.group_id) is not group:
             return False
         del self.consumer_groups[group.group_id]
+        self.recount(group.group_id)
         return True
 
     def restore(self, group_id: str, now_ms: int) -> ClassicGroup | None:
@@ -196,6 +240,7 @@ class GroupPartition:
             return None
         group = self.group(group_id)
         group.load(kept, now_ms)
+        self.recount(group_id)
         return group
 
     def state_changed(self, group_id: str, wall_ms: int) -> None:
@@ -208,24 +253,16 @@ class GroupPartition:
             return False
         del self.groups[group.group_id]
         self._since_ms.pop(group.group_id, None)
+        self.recount(group.group_id)
         return True
 
     def state_of(self, group_id: str) -> GroupState:
         """Return the group's state: DEAD if unknown, EMPTY if it only has committed offsets."""
-        group = self.groups.get(group_id)
-        if group is not None:
-            return group.state
-        if group_id in self.consumer_groups:
-            return self.consumer_groups[group_id].state.phase
-        is_known = group_id in self._offsets or group_id in self.pending.groups
-        return GroupState.EMPTY if is_known else GroupState.DEAD
+        standing = self._standing(group_id)
+        return GroupState.DEAD if standing is None else standing.state
 
     def group_ids(self) -> list[str]:
-        return list(
-            dict.fromkeys(
-                [*self.groups, *self.consumer_groups, *self._offsets, *self.pending.groups]
-            )
-        )
+        return self.tally.group_ids()
 
     def check_deletion(self, group_id: str) -> ErrorCode:
         match self.state_of(group_id):
