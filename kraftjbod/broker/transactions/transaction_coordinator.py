@@ -58,6 +58,7 @@ from kraftjbod.broker.transactions.transaction_records import (
     fact_of,
     record_of,
 )
+from kraftjbod.broker.transactions.transaction_table import TransactionTable
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, LocalProtocolError, OperatingError
 from kraftjbod.core.ids import LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.completion import Completion
@@ -98,7 +99,7 @@ class _Led:
         self.topic_partition = topic_partition
         self.leader_epoch = leader_epoch
         self.phase = _Phase.LOADING
-        self.transactions: dict[str, Transaction] = {}
+        self.transactions = TransactionTable()
 
 
 class TransactionCoordinator:
@@ -184,7 +185,7 @@ class TransactionCoordinator:
     def _unload(self, index: int) -> None:
         led = self._led.pop(index)
         self._sender.drop_partition(index)
-        for transaction in led.transactions.values():
+        for transaction in led.transactions.all():
             self._carry_out(led, transaction, Unloaded())
         self._log.info(
             "transaction_partition_unloaded", partition=index, transactions=len(led.transactions)
@@ -226,10 +227,10 @@ class TransactionCoordinator:
                     kept.pop(fact.transactional_id, None)
                 else:
                     kept[fact.transactional_id] = fact.metadata
-        led.transactions = {name: Transaction(name, one) for name, one in kept.items()}
+        led.transactions = TransactionTable(Transaction(name, one) for name, one in kept.items())
 
     def _resume_all(self, led: _Led) -> None:
-        for transaction in list(led.transactions.values()):
+        for transaction in led.transactions.all():
             if transaction.state.is_ending:
                 self._carry_out(led, transaction, Resumed())
 
@@ -267,7 +268,8 @@ class TransactionCoordinator:
             new = TransactionMetadata(
                 producer_id=event.fresh_producer_id, timeout_ms=event.timeout_ms
             )
-            transaction = led.transactions[transactional_id] = Transaction(transactional_id, new)
+            transaction = Transaction(transactional_id, new)
+            led.transactions.add(transaction)
         if transaction is None:
             return TransactionAnswer(code=ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         self._carry_out(led, transaction, event)
@@ -308,7 +310,7 @@ class TransactionCoordinator:
         for led in list(self._led.values()):
             if led.phase is _Phase.LOADING:
                 raise _loading(led)
-            yield from list(led.transactions.values())
+            yield from led.transactions.all()
 
     async def _fresh_id(self) -> int:
         """Return an unused producer id.
@@ -374,7 +376,7 @@ class TransactionCoordinator:
 
     async def _sweep(self, led: _Led, *, expires: bool) -> None:
         kept_ms = self._settings.id_expiration_ms
-        async for transaction in in_slices(list(led.transactions.values())):
+        async for transaction in in_slices(led.transactions.all()):
             if not self._is_current(led):
                 return
             wall_ms = self._clock.wall_ms()
@@ -405,13 +407,10 @@ class TransactionCoordinator:
     # --- actions of the state machine ------------------------------------------------------------
 
     def _carry_out(self, led: _Led, transaction: Transaction, event: TransactionEvent) -> None:
-        for action in transaction.handle(event, self._clock.wall_ms()):
+        for action in led.transactions.handle(transaction, event, self._clock.wall_ms()):
             self._act(led, transaction, action)
-        if (
-            transaction.is_void
-            and led.transactions.get(transaction.transactional_id) is transaction
-        ):
-            del led.transactions[transaction.transactional_id]
+        if transaction.is_void:
+            led.transactions.remove(transaction)
 
     def _act(self, led: _Led, transaction: Transaction, action: TransactionAction) -> None:
         match action:
@@ -497,9 +496,7 @@ class TransactionCoordinator:
         return sum(len(led.transactions) for led in self._led.values())
 
     def _count(self, *states: TransactionState) -> int:
-        return sum(
-            one.state in states for led in self._led.values() for one in led.transactions.values()
-        )
+        return sum(led.transactions.count(*states) for led in self._led.values())
 
     def _count_end(self, decided: TransactionState) -> None:
         match decided:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -17,10 +18,13 @@ from tests.unit.broker.impaired_dirs import answer, stall
 from tests.unit.broker.transactions.transaction_rig import (
     ID,
     NEW,
+    OLD,
     STATE,
     Partitions,
+    add,
     adding,
     end,
+    end_of,
     init,
     lead,
     loaded,
@@ -28,6 +32,7 @@ from tests.unit.broker.transactions.transaction_rig import (
     state_of,
     verifying,
 )
+from tests.work_count import count_bytecodes
 
 E = ErrorCode
 S = TransactionState
@@ -178,3 +183,57 @@ async def test_request_waiting_at_an_unloaded_coordinator_returns_not_coordinato
         assert await init(rig) == (-1, E.CONCURRENT_TRANSACTIONS)
         await lead(rig, 2, leader=2)
         assert await waiting == [E.NOT_COORDINATOR]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_transaction_metrics_equal_a_recount_after_each_step_of_a_random_history(
+    partitions: Partitions, seed: int
+) -> None:
+    dice, epoch, seen = random.Random(seed), 0, set()
+    async with marked_by(partitions, transactional_id_expiration_ms="1") as rig:
+        coordinator = rig.parts.transaction_coordinator
+        for _ in range(120):
+            transactional_id = dice.choice("abc")
+            known = coordinator.describe(transactional_id)
+            producer = (1, 0)
+            if known is not None:
+                producer = known.metadata.producer_id, known.metadata.producer_epoch
+            match dice.randrange(6):
+                case 0:
+                    await init(rig, transactional_id=transactional_id)
+                case 1 | 2:
+                    request = add(producer, dice.randrange(2))
+                    request.v3_and_below_transactional_id = transactional_id
+                    await rig.ask(request, 3)
+                case 3:
+                    partitions.code = dice.choice((E.NONE, E.NOT_LEADER_OR_FOLLOWER))
+                case 4:
+                    request = end_of(producer, commits=dice.random() < 0.5)
+                    request.transactional_id = transactional_id
+                    await rig.ask(request, OLD)
+                case _ if dice.random() < 0.2:
+                    epoch += 2
+                    await lead(rig, epoch - 1, leader=2)
+                    assert figures(rig)[:2] == (0, 0)
+                    await lead(rig, epoch)
+                    await loaded(rig)
+            states = [one.state for one in coordinator.all_transactions()]
+            ending = states.count(S.PREPARE_COMMIT) + states.count(S.PREPARE_ABORT)
+            assert figures(rig)[:2] == (states.count(S.ONGOING), ending)
+            seen.update(states)
+    assert seen >= {S.EMPTY, S.ONGOING, S.PREPARE_ABORT, S.COMPLETE_ABORT}
+
+
+async def test_transaction_metrics_cost_the_same_for_any_number_of_ids(
+    partitions: Partitions,
+) -> None:
+    """A snapshot of the metrics is one step of the event loop."""
+    async with marked_by(partitions) as rig:
+        known, counts = 0, []
+        for size in (3, 30, 300):
+            for number in range(known, size):
+                await init(rig, transactional_id=f"id{number}")
+            known = size
+            assert rig.around.metrics.snapshot()["NumTransactionalIds"] == size
+            counts.append(count_bytecodes(rig.around.metrics.snapshot))
+        assert max(counts) <= counts[0] + 100, counts

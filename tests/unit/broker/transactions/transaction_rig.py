@@ -161,10 +161,13 @@ async def verifying(rig: BrokerRig, producer: tuple[int, int], *indexes: int) ->
 async def end(
     rig: BrokerRig, producer: tuple[int, int], *, commits: bool = True, version: int = OLD
 ) -> Any:
-    request = EndTxnRequest(
+    return await rig.ask(end_of(producer, commits=commits), version)
+
+
+def end_of(producer: tuple[int, int], *, commits: bool) -> EndTxnRequest:
+    return EndTxnRequest(
         transactional_id=ID,
         producer_id=producer[0],
         producer_epoch=producer[1],
         committed=commits,
     )
-    return await rig.ask(request, version)
