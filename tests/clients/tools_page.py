@@ -30,8 +30,8 @@ _TOOLS: Final = "org.apache.kafka.tools"
 _HEAD: Final = (
     "# Tools\n\n"
     "This page says which of Kafka's command line tools were tested with a kraftjbod cluster, and "
-    "which of kraftjbod's tools with Apache Kafka {version}. `make tools-page` runs all of them "
-    "and writes this page.\n"
+    "which of kraftjbod's tools with Apache Kafka {version}. `make tools-page` runs all rows of "
+    "the table and writes this page.\n"
     "In each row both tools got the same arguments. *yes*: the tool ended with exit code 0 and "
     "printed the expected text. `{{csv}}`, `{{topics}}`, `{{plan}}` and `{{json}}` stand for files "
     "with the input of the command.\n\n"
@@ -293,12 +293,11 @@ ROWS: Final[Sequence[Row]] = (
 _ADDRESS_LAST: Final = {"cluster"}
 _NOTES: Final = (
     "\n*no such tool* in the last column: kraftjbod has no such tool.\n"
-    "`kafka-dump-log.sh` and `kraftjbod-dump-log` print the same for files of both clusters, "
-    "except the cluster metadata, whose format differs.\n"
-    "The table lacks `kraftjbod-acls` and `kraftjbod-configs --entity-type users|clients|ips`, "
-    "because they need a cluster with an authorizer. They have the flags and lines of Kafka's "
-    "tools, which integration tests check with a kraftjbod cluster. `kraftjbod-acls` has no "
-    "`--bootstrap-controller`.\n"
+    "`kafka-dump-log.sh` and `kraftjbod-dump-log` print the same text for files of both clusters. "
+    "Files of the cluster metadata are an exception, because their format differs.\n"
+    "`make tools-page` does not run `kraftjbod-acls` and `kraftjbod-configs --entity-type "
+    "users|clients|ips`. They have the flags and the output of Kafka's tools. Integration tests "
+    "check them with a kraftjbod cluster. `kraftjbod-acls` has no `--bootstrap-controller`.\n"
 )
 
 

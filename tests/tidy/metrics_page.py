@@ -17,8 +17,8 @@ _HEAD: Final = """# Metrics
 `make docs` writes this page. A test compares it with the metrics in the code.
 
 If `metrics.snapshot.path` is set, the daemon replaces that file every `metrics.snapshot.interval.ms`. The file is one JSON object with a number for each name.
-Metrics that Kafka has too have Kafka's names. A metric whose name ends in `PerSec` is a counter, not a rate.
-Counters begin at 0 when the daemon starts, and those of a directory when the directory is opened.
+A metric that Kafka also has keeps Kafka's name. A metric whose name ends in `PerSec` is a counter, not a rate.
+Counters of a directory begin at 0 when the directory is opened, and other counters when the daemon starts.
 Sizes are in bytes, times in milliseconds.
 """
 #: Descriptions of the metrics, in the order of the page. The name of a directory's metric is the
@@ -38,7 +38,7 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "accepted, one per change.",
         "NumIncrementalFetchSessions": "Fetch sessions of followers and consumers.",
         "NumIncrementalFetchPartitionsCached": "Partitions in the fetch sessions of followers and consumers.",
-        "IncrementalFetchSessionEvictionsPerSec": "Fetch sessions that were closed to make space for new ones.",
+        "IncrementalFetchSessionEvictionsPerSec": "Fetch sessions of consumers that were closed to make space for new ones.",
         "ReplicaFetcherCount": "Fetchers of this broker. There is one for each pair of a leading broker and a local directory whose replicas follow that broker.",
         "NumGroups": "Groups that this broker coordinates, including groups that only have offsets.",
         "NumConsumerGroups": "Groups of the newer protocol (KIP-848).",
@@ -76,16 +76,16 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "OldestUnacknowledgedLogDirectoryFailureMs": "Time since the oldest failure of a directory that the "
         "controller has not acknowledged; 0 if there is none.",
         "QueuedReplicaToDirAssignments": "Replicas whose directory the controller has not acknowledged yet.",
-        "RefusedReplicaToDirAssignments": "Reports of the directories of replicas that the controller refused.",
+        "RefusedReplicaToDirAssignments": "Reports of a replica's directory that the controller refused.",
         "ReplicaAlterLogDirsPartitionCount": "Replicas that move between directories.",
         "ReplicaAlterLogDirsFailedPartitionsCount": "Partitions whose last move on this broker failed.",
-        "ReplicaAlterLogDirsMaxLag": "Records that the slowest move still has to copy.",
-        "ReplicaAlterLogDirsMaxGateMs": "Longest time since the start that appends waited for the last step of a move.",
+        "ReplicaAlterLogDirsMaxLag": "Largest number of records that one move still has to copy.",
+        "ReplicaAlterLogDirsMaxGateMs": "Longest delay of appends by the last step of a move, since the broker started.",
         "ReplicaAlterLogDirsBytes": "Bytes copied by moves.",
         "StorageTelemetrySentTotal": "Records sent to `__storage_telemetry`.",
-        "StorageTelemetryDroppedTotal": "Records for `__storage_telemetry` that could not be sent before the next round.",
+        "StorageTelemetryDroppedTotal": "Records for `__storage_telemetry` that could not be sent, for example because the topic did not exist.",
         "GroupTelemetrySentTotal": "Records sent to `__group_telemetry`.",
-        "GroupTelemetryDroppedTotal": "Records for `__group_telemetry` that could not be sent before the next round, or "
+        "GroupTelemetryDroppedTotal": "Records for `__group_telemetry` that could not be sent, or "
         "were beyond `group.telemetry.max.samples`.",
         "AuditDroppedTotal": "Lines that could not be written to `audit.log.path`.",
         "BackgroundJobFailures": "Runs of background jobs that ended with a bug; the jobs are restarted.",
@@ -95,12 +95,12 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "cleaner-recopy-percent": "Share of the bytes read by compaction that it wrote again, in percent.",
     },
     "Metrics of a log directory": {
-        "Offline": "1 if the directory is offline. Then only this and the next three metrics exist.",
+        "Offline": "1 if the directory is offline. Then only this and the next three metrics of this table exist.",
         "Saturated": "1 if its disk is full.",
         "Stalled": "1 if its disk hangs.",
         "Cordoned": "1 if the directory accepts no new replicas.",
         "TotalBytes": "Size of its file system.",
-        "UsedBytes": "Used bytes of the file system, the reserve file included.",
+        "UsedBytes": "Total bytes minus usable bytes. The reserve file and the bytes that the file system keeps for root are included.",
         "UsableBytes": "Bytes free for the broker, without the reserve file.",
         "FreeInodes": "Number of files that its file system can still create.",
         "ReserveBytes": "Size of the reserve file, which is released when the disk is full.",
@@ -114,17 +114,17 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "<name>Operations": "Operations that ended. `<name>` is `Read`, `Write`, `Flush`, `Probe` "
         "(the check that it still is the same disk) or `Other`.",
         "<name>Errors": "Operations that failed.",
-        "<name>Bytes": "Bytes to be written; only of `Write`.",
+        "<name>Bytes": "Bytes of appends. Only `Write` has a value above 0.",
         "<name>TimeMs": "Total duration of the operations.",
-        '<name>LatencyMs,le="<limit>"': "Operations that took less than the limit, which is a "
-        "power of two up to 32768, and `+Inf` for all.",
-        "LastScrubMs": "End of the last scrub of all closed segments, since 1970 UTC.",
+        '<name>LatencyMs,le="<limit>"': "Operations that took less than the limit: a power of "
+        "two from 1 to 32768. The limit `+Inf` counts all operations.",
+        "LastScrubMs": "Time since 1970 UTC at which the last scrub of all closed segments ended; -1 if none has ended.",
         "ScrubbedBytes": "Bytes that scrubs read and checked.",
         "ScrubbedSegments": "Segments that scrubs read and checked.",
         "ScrubPasses": "Completed scrubs.",
         "ScrubDamagesFound": "Damaged places that scrubs found.",
         "ScrubReplicasRepaired": "Damaged replicas that were repaired.",
-        "ScrubIndexesMended": "Indexes that were rebuilt.",
+        "ScrubIndexesMended": "Indexes that scrubs rebuilt.",
     },
     "Metrics of compaction in a log directory": {
         "uncleanable-partitions-count,<tag>": "Replicas whose log cannot be compacted.",

@@ -21,13 +21,18 @@ _HEAD: Final = """# Protocol
 
 ## Listeners of brokers
 
-Clients and followers use Kafka's protocol. ApiVersions lists the APIs of this table, with two exceptions: AlterLogDirs only for kraftjbod's clients, and UnregisterController, which is newer than Kafka 4.3, only for these and for Kafka's Java clients.
-If a request has a version that is not in the table, the broker closes its connection. An ApiVersions request with such a version gets a response in version 0, as in Kafka.
+Clients and followers use Kafka's protocol. This table has the APIs that a broker serves.
+The response to ApiVersions lists all of them, with two exceptions:
+
+- AlterLogDirs is listed only for clients of kraftjbod;
+- UnregisterController, which is newer than Kafka 4.3, is listed only for clients of kraftjbod and for Kafka's Java clients.
+
+If a request has a version that is not in the table, the broker closes the connection. As in Kafka, ApiVersions is the exception: the broker answers a newer version of it in version 0.
 """
 _RPC: Final = """## Listener of the controller
 
-Brokers, and tools with `--bootstrap-controller`, use kraftjbod's protocol. A frame is one MessagePack array, and each kind of request has separate versions ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
-The table has the newest version of each request. Nodes use an older version if `metadata.version`, or for some requests the controller's software, does not support the newest one.
+Brokers, controllers, and tools with `--bootstrap-controller` use kraftjbod's protocol here. A frame is one MessagePack array, and each kind of request has its own versions ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
+The table has the newest version of each request. Nodes use an older version if `metadata.version` does not support the newest one. For some requests, the version also depends on the controller's software.
 If the listener has SASL, a connection begins with the request Login (version 0), which is not in the table.
 """
 _FIELDS: Final = """## Tagged fields that kraftjbod adds

@@ -27,10 +27,9 @@ FIRST_OWN_TAG: Final = 10_000
 OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ("AlterPartitionReassignmentsRequest", "ReassignablePartition"): (
         {
-            # A directory for each new replica, in the request that chooses its broker, which
-            # KIP-858 leaves to future work. Empty, or one item per item of Replicas: "any", an
-            # absolute path, or "dirid:<uuid>". For other brokers, AlterReplicaLogDirs must be sent
-            # afterwards.
+            # A directory for each item of Replicas: "any", an absolute path, or "dirid:<uuid>".
+            # The list may be empty. KIP-858 leaves such a field to future work: with Kafka's
+            # brokers, AlterReplicaLogDirs must be sent after the reassignment.
             "name": "TargetDirectories",
             "type": "[]string",
             "versions": "0+",
@@ -54,7 +53,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ),
     ("DescribeLogDirsRequest", "DescribeLogDirsRequest"): (
         {
-            # Stray replicas are listed on request only: there may be as many as replicas.
+            # Request the stray replicas, too. There may be as many of them as of other replicas.
             "name": "IncludeStrays",
             "type": "bool",
             "versions": "2+",
@@ -65,8 +64,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ),
     ("DescribeLogDirsResponse", "DescribeLogDirsResponse"): (
         {
-            # Id of the responding broker, which a client that knows only an address needs. -1 if
-            # not reported.
+            # Id of the responding broker, for clients that know only its address. -1 if not
+            # reported.
             "name": "BrokerId",
             "type": "int32",
             "versions": "2+",
@@ -137,7 +136,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Average duration of a write or flush; -1 if not reported.
+            # Moving average of the duration of writes, flushes and disk checks; -1 if not reported.
             "name": "LatencyMs",
             "type": "float64",
             "versions": "2+",
@@ -147,7 +146,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Whether it is much slower than the broker's other directories.
+            # Whether the directory is much slower than the broker's other directories.
             "name": "IsSlow",
             "type": "bool",
             "versions": "2+",
@@ -167,7 +166,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Damaged ranges found by the last pass; -1 if not reported.
+            # Damaged ranges found by the running pass, or by the last one if none is running; -1 if
+            # not reported.
             "name": "ScrubErrors",
             "type": "int32",
             "versions": "2+",
@@ -198,7 +198,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Why it is offline, saturated or stalled; empty if it is online, or not reported.
+            # Why the directory is offline, saturated or stalled; empty if it is online, or if the
+            # reason is not reported.
             "name": "Reason",
             "type": "string",
             "versions": "2+",
@@ -207,7 +208,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Replicas assigned to an unreadable directory by the metadata; -1 if not reported.
+            # Number of replicas that the metadata assigns to an offline directory; -1 if not
+            # reported.
             "name": "AssignedReplicas",
             "type": "int32",
             "versions": "2+",
@@ -241,8 +243,9 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ),
     ("AlterReplicaLogDirsResponse", "AlterReplicaLogDirPartitionResult"): (
         {
-            # The reason why a replica cannot move there, and the remedy: KAFKA_STORAGE_ERROR may
-            # mean an offline, a full or a cordoned directory. Null without an error or a report.
+            # The reason why a replica cannot move to the directory, and the remedy. The error code
+            # alone is ambiguous: KAFKA_STORAGE_ERROR may mean an offline, a full or a cordoned
+            # directory. Null if there is no error, or if it is not reported.
             "name": "ErrorMessage",
             "type": "string",
             "versions": "2+",
@@ -304,8 +307,8 @@ OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
             {"name": "Target", "type": "string", "versions": "0+"},
             # Time limit of the response. An operation in progress continues after it.
             {"name": "TimeoutMs", "type": "int32", "versions": "0+"},
-            # For forget: also if that removes the last in-sync replica of a partition whose topic
-            # allows unclean elections.
+            # For forget: forget the directory even if it has the last in-sync replica of a
+            # partition, provided that the topic allows unclean elections.
             {"name": "Force", "type": "bool", "versions": "0+"},
         ),
     },
