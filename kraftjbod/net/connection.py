@@ -466,7 +466,8 @@ async def listen(
 async def start_serving(server: asyncio.Server) -> None:
     """Accept connections on an address that was only bound before.
 
-    :raises StartupError: another process listens there: several can bind, but only one can listen.
+    :raises StartupError: another process listens there. Several can bind one address with
+        ``SO_REUSEADDR``, but only one can listen.
     """
     try:
         await server.start_serving()

@@ -164,10 +164,15 @@ class Listener:
         return len(self._sessions)
 
     async def bind(self) -> None:
-        """Bind the address, so that no other process can. Connections are refused until
+        """Bind the address, and with port 0 learn the port. Connections are refused until
         :meth:`start`.
 
-        :raises StartupError: the address cannot be bound.
+        The kernel does not choose the port of a bound socket for another one. A process that names
+        the port can bind it too (``SO_REUSEADDR``), and the listener that starts first keeps it.
+        Listening at once would exclude that, but clients would wait for a daemon that is starting,
+        and not ask another one.
+
+        :raises StartupError: the address cannot be bound, or another process listens there.
         """
         self._server = await listen(
             self._host,
@@ -182,7 +187,8 @@ class Listener:
     async def start(self) -> None:
         """Accept connections; bind the address first if that was not done.
 
-        :raises StartupError: the address cannot be bound, or another process listens there.
+        :raises StartupError: the address cannot be bound, or another process listens there, perhaps
+            only since :meth:`bind`.
         """
         if self._server is None:
             await self.bind()

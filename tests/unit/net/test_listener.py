@@ -194,6 +194,15 @@ async def test_listener_close_after_bind_logs_nothing_and_the_address_can_be_bou
     await again.close(timeout_ms=0)
 
 
+async def test_listeners_bound_to_port_0_have_distinct_ports_before_they_start() -> None:
+    servers = [listener(ListenerLimits(), asyncio.Event()) for _ in range(50)]
+    for server in servers:
+        await server.bind()
+    assert len({server.port for server in servers}) == len(servers)
+    for server in servers:
+        await server.close(timeout_ms=0)
+
+
 async def test_listener_start_fails_if_another_bound_listener_started_first() -> None:
     first = listener(ListenerLimits(), asyncio.Event())
     await first.bind()
