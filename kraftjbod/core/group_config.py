@@ -203,13 +203,17 @@ class GroupConfig(KeyedModel):
     def clamped_overrides(self, values: Mapping[str, str]) -> GroupOverrides:
         """Return the settings of a group with stored overrides, limited to the present bounds.
 
-        Unknown keys are ignored. The heartbeat interval is lowered below the session if necessary.
+        Another version may have written them. Unknown keys, and text that is no number, are
+        ignored. The heartbeat interval is lowered below the session if necessary.
         """
         wanted = self.for_all_groups.by_key()
         values = stored_values(values, GroupOverrides)
         for key in values.keys() & wanted.keys():
             least, most = self.bounds_of(key)
-            wanted[key] = min(max(int(values[key]), least), most)
+            try:
+                wanted[key] = min(max(int(values[key]), least), most)
+            except ValueError:
+                continue
         wanted[_HEARTBEAT] = max(1, min(wanted[_HEARTBEAT], wanted[_SESSION] - 1))
         return GroupOverrides.model_validate(wanted)
 

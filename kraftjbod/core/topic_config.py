@@ -299,18 +299,27 @@ class TopicConfig(KeyedModel):
         their problems.
 
         Another version may have written the overrides. If some are unknown or cannot be parsed,
-        they are ignored, and the second value describes the problem. Otherwise it is None.
+        they are ignored, and the second value describes the problem. Otherwise it is None. If
+        ``min.compaction.lag.ms`` exceeds ``max.compaction.lag.ms``, the latter is raised, because
+        an early compaction deletes records.
         """
         values = stored_values(overrides, TopicConfig)
         try:
             return self.with_overrides(values, source=source), None
         except ConfigError as e:
-            usable = {key: text for key, text in values.items() if self._can_read(key, text)}
-            return parse_model(TopicConfig, {**self.by_key(), **usable}, source), str(e)
+            usable = {key: text for key, text in values.items() if self._can_parse(key, text)}
+            config = parse_model(TopicConfig, {**self.by_key(), **usable}, source)
+            if not _COMPACTION_LAGS.isdisjoint(usable):
+                most_ms = max(config.min_compaction_lag_ms, config.max_compaction_lag_ms)
+                config = config.model_copy(update={"max_compaction_lag_ms": most_ms})
+            return config, str(e)
 
-    def _can_read(self, key: str, text: str) -> bool:
+    def _can_parse(self, key: str, text: str) -> bool:
+        """Return whether the key is known and its text valid, whatever the other values are."""
+        if unknown_keys(TopicConfig, {key: text}):
+            return False
         try:
-            self.with_overrides({key: text}, source="")
+            parse_model(TopicConfig, {**self.by_key(), key: text}, "")
         except ConfigError:
             return False
         return True

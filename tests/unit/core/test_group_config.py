@@ -42,6 +42,16 @@ def test_clamped_overrides_apply_current_bounds_to_stored_values() -> None:
     )
 
 
+def test_clamped_overrides_ignore_stored_text_that_is_no_number() -> None:
+    """Another version may have written such text; it ended each heartbeat of the group."""
+    stored = {"consumer.session.timeout.ms": "soon", "consumer.heartbeat.interval.ms": "6000"}
+    said = GroupConfig().clamped_overrides(stored)
+    assert (said.consumer_session_timeout_ms, said.consumer_heartbeat_interval_ms) == (
+        45_000,
+        6_000,
+    )
+
+
 def test_group_defaults_are_within_their_own_bounds() -> None:
     config = GroupConfig(
         group_consumer_session_timeout_ms=60, group_consumer_heartbeat_interval_ms=20

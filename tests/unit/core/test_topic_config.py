@@ -21,6 +21,25 @@ def test_with_stored_overrides_keeps_readable_values() -> None:
     assert TopicConfig().with_stored_overrides({"retention.ms": "-1"}, source="t") == (config, None)
 
 
+def test_with_stored_overrides_keeps_values_that_only_fit_together() -> None:
+    """Each of the two lags alone would contradict the broker's default of the other one."""
+    broker = TopicConfig(max_compaction_lag_ms=50)
+    lags = {"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "200"}
+    config, problem = broker.with_stored_overrides({**lags, "of.newer": "1"}, source="topic t")
+    assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms) == (100, 200)
+    assert "of.newer" in (problem or "")
+
+
+def test_with_stored_overrides_never_compacts_before_the_stored_min_compaction_lag() -> None:
+    stored = {"min.compaction.lag.ms": "100", "retention.ms": "7"}
+    config, problem = TopicConfig(max_compaction_lag_ms=50).with_stored_overrides(
+        stored, source="topic t"
+    )
+    assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms) == (100, 100)
+    assert config.retention_ms == 7
+    assert "min.compaction.lag.ms (100) must not exceed" in (problem or "")
+
+
 def test_with_overrides_replaces_defaults() -> None:
     config = TopicConfig().with_overrides({"retention.ms": "5"}, source="topic t")
     assert config.retention_ms == 5
