@@ -36,6 +36,7 @@ from kraftjbod.broker.replicas.leftover_copies import LeftoverCopies
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,
+    NotControllerError,
     OperatingError,
     RequestTimedOutError,
 )
@@ -181,8 +182,8 @@ class LogDirAdmin:
             elections are allowed.
         :raises OperatingError: the operation was refused or failed: LOG_DIR_NOT_FOUND,
             INVALID_REQUEST, REASSIGNMENT_IN_PROGRESS, KAFKA_STORAGE_ERROR, or the controller's
-            error. REQUEST_TIMED_OUT: the operation continues, or the controller did not respond to
-            it in time; the message says which.
+            error. REQUEST_TIMED_OUT: the operation continues. NOT_CONTROLLER: it has ended, because
+            no controller responded within ``log.dir.registration.timeout.ms``.
         """
         match operation:
             case LogDirOperation.REATTACH:
@@ -301,7 +302,8 @@ class LogDirAdmin:
         """Register the directory with the controller. If that fails it is reported as failed again.
 
         :raises KafkaStorageError: the directory failed.
-        :raises OperatingError: the controller refuses it, or did not respond in time.
+        :raises OperatingError: the controller refuses it.
+        :raises NotControllerError: no controller responded in time.
         """
         uid, timeout_ms = log_dir.directory_id, self._registration_timeout_ms
         attaching = asyncio.ensure_future(
@@ -318,7 +320,7 @@ class LogDirAdmin:
             self._lifecycle.report_offline(uid, leads=lambda: self._leads_in(uid))
             if isinstance(e, KafkaStorageError):
                 raise
-            raise RequestTimedOutError(
+            raise NotControllerError(
                 f"{log_dir.path}: no controller acknowledged it within "
                 f"log.dir.registration.timeout.ms={timeout_ms}; try again when a controller runs"
             ) from e
@@ -483,7 +485,8 @@ class LogDirAdmin:
     async def _release(self, uid: DirectoryId) -> None:
         """Make the cluster forget the directory.
 
-        :raises OperatingError: the controller refuses, or did not respond in time.
+        :raises OperatingError: the controller refuses.
+        :raises NotControllerError: no controller responded in time.
         """
         if uid == LOST_DIR:
             return  # Its id was never known, so the cluster never had it.
@@ -491,7 +494,7 @@ class LogDirAdmin:
         try:
             await self._lifecycle.forget(uid, timeout_ms=timeout_ms)
         except RequestTimedOutError as e:
-            raise RequestTimedOutError(
+            raise NotControllerError(
                 f"directory {uid}: no controller forgot it within "
                 f"log.dir.registration.timeout.ms={timeout_ms}; try again when a controller runs"
             ) from e

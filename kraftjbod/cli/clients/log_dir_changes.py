@@ -90,7 +90,8 @@ async def change_log_dir(
     """Request the change, and wait until it is done.
 
     :raises OperatingError: the broker's error; BROKER_NOT_AVAILABLE: it does not run;
-        REQUEST_TIMED_OUT: the change continues on the broker.
+        REQUEST_TIMED_OUT: the change continues on the broker; NOT_CONTROLLER: the change ended,
+        because no controller responded to the broker.
     """
     metadata = await client.retry(client.refresh_metadata)
     if change.broker not in metadata.brokers:

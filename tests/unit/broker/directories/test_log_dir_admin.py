@@ -102,9 +102,13 @@ async def perform(
 
 
 async def refused(rig: BrokerRig, operation: str, target: str, **more: Any) -> str:
+    return (await refusal(rig, operation, target, **more)).message
+
+
+async def refusal(rig: BrokerRig, operation: str, target: str, **more: Any) -> OperatingError:
     with pytest.raises(OperatingError) as caught:
         await perform(rig, operation, target, **more)
-    return caught.value.message
+    return caught.value
 
 
 def clean_epochs(rig: BrokerRig) -> tuple[BrokerEpoch, ...]:
@@ -226,8 +230,9 @@ async def test_operations_on_one_directory_are_exclusive() -> None:
     async with registered(answer=slow) as rig:
         await die(rig)
         rig.controller.may_answer.clear()
-        said = await refused(rig, "reattach", "/d2", timeout_ms=20)
-        assert "takes longer than 20 ms and continues" in said
+        said = await refusal(rig, "reattach", "/d2", timeout_ms=20)
+        assert said.code is ErrorCode.REQUEST_TIMED_OUT
+        assert "takes longer than 20 ms and continues" in said.message
         assert await refused(rig, "forget", "/d2") == "/d2: reattach is under way"
         with capture_logs() as logs:
             rig.controller.may_answer.set()
@@ -609,8 +614,9 @@ async def test_reattach_without_a_controller_times_out_and_changes_nothing() -> 
         await rig.follow(topic(), partition(directories=[TWO]))
         rig.controller.may_answer.clear()
         await die(rig)
-        said = await refused(rig, "reattach", "/d2")
-        assert "no controller acknowledged it within log.dir.registration.timeout.ms=50" in said
+        error = await refusal(rig, "reattach", "/d2")
+        assert error.code is ErrorCode.NOT_CONTROLLER, "unlike an operation that continues"
+        assert "acknowledged it within log.dir.registration.timeout.ms=50" in error.message
         assert rig.parts.hosted.get(TP).is_offline  # type: ignore[union-attr]
         said = await refused(rig, "forget", "/d2", force=True)
         assert "holds the last in-sync replica" in said
@@ -621,6 +627,15 @@ async def test_reattach_without_a_controller_times_out_and_changes_nothing() -> 
             ONE: 0,
             TWO: -1,
         }
+
+
+async def test_forget_without_a_controller_ends_with_another_code_than_one_that_continues() -> None:
+    async with registered(log_dir_registration_timeout_ms="50") as rig:
+        rig.controller.may_answer.clear()
+        error = await refusal(rig, "forget", "/d2")
+        assert error.code is ErrorCode.NOT_CONTROLLER
+        assert "no controller forgot it within log.dir.registration.timeout.ms=50" in error.message
+        assert [d.path for d in rig.logs.dirs()] == ["/d1", "/d2"]
 
 
 async def test_directory_that_fails_during_its_reattachment_is_reported_as_offline() -> None:
