@@ -38,8 +38,9 @@ class MetadataVersion(IntEnum):
     IV_4_4_IV2 = 33
     """Controllers are registered (KIP-919), and apply configurations at run time."""
     IV_4_4_IV2_J1 = 1001
-    """The metadata has access control lists and SCRAM credentials. Kafka has them from 3.2-IV0 and
-    3.5-IV2 on, but kraftjbod 0.1.0 knows 4.4-IV2 without their records."""
+    """The metadata has access control lists, SCRAM credentials, quotas of clients, and dynamic
+    values of listeners. Kafka has these records at lower levels, access control lists from 3.2-IV0
+    and SCRAM credentials from 3.5-IV2 on. But kraftjbod 0.1.0 knows 4.4-IV2 without them."""
 
     @property
     def release(self) -> str:
@@ -61,7 +62,8 @@ class MetadataVersion(IntEnum):
 
     @property
     def has_access_control(self) -> bool:
-        """Whether the metadata can have access control lists and SCRAM credentials."""
+        """Whether the metadata can have access control lists, SCRAM credentials, quotas of clients,
+        and dynamic values of listeners (ADR 111)."""
         return self >= MetadataVersion.IV_4_4_IV2_J1
 
     def require_for(self, needed: MetadataVersion, what: str) -> None:

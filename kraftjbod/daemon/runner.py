@@ -329,7 +329,10 @@ class DaemonLife:
         except StartupError as e:
             return self._refuse(e)
         except KafkaStorageError as e:
-            self._log.error("storage_lost", reason=e.message)
+            if isinstance(e, UnreportedLogDirError):
+                self._log.error("log_dir_failure_unreported", reason=e.message)
+            else:
+                self._log.error("storage_lost", reason=e.message)
             self._last_words = e.message
             return _exit_code(e)
         except (OSError, OverloadedError) as e:

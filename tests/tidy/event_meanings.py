@@ -220,6 +220,11 @@ MEANINGS: Final[Mapping[str, str]] = {
         "An operator's operation on a directory (attach, forget, ...) begins."
     ),
     "log_dir_operation_done": "An operation on a directory is complete.",
+    "log_dir_failure_unreported": (
+        "No controller acknowledged the failure of a log directory within "
+        "`log.dir.failure.timeout.ms`, and the broker leads partitions there. The daemon ends with "
+        "exit code 69."
+    ),
     "log_dir_operation_refused": (
         "An operation on a directory is impossible; the reason says what to do."
     ),

@@ -118,7 +118,7 @@ def test_daemon_raises_its_soft_limit_of_open_files(tmp_path: Path) -> None:
         ("raise MetadataDirError('does not exist')", 74, "kraftjbod-test: does not exist"),
         ("raise ClusterRefusedError('no place')", 77, "kraftjbod-test: no place"),
         ("raise ConfigError('no such key')", 78, "kraftjbod-test: no such key"),
-        ("raise UnreportedLogDirError('not reported')", 69, "storage_lost"),
+        ("raise UnreportedLogDirError('not reported')", 69, "log_dir_failure_unreported"),
         ("raise LastLogDirLostError('last dir lost')", 73, "storage_lost"),
         ("raise KafkaStorageError('metadata lost')", 74, "storage_lost"),
         ("raise AssertionError('a bug')", 70, "daemon_crashed"),
