@@ -315,7 +315,8 @@ class TopicConfig(KeyedModel):
             return config, str(e)
 
     def _can_parse(self, key: str, text: str) -> bool:
-        """Return whether the key is known and its text valid, whatever the other values are."""
+        """Return whether the key is known and its text valid. Relations to other values are not
+        checked."""
         if unknown_keys(TopicConfig, {key: text}):
             return False
         try:
