@@ -19,12 +19,12 @@ SCENARIOS: Final = {
     "sends and reads": "each record sent with acks=all, by a plain and by an idempotent producer, "
     "is in the topic once, at the acknowledged offset",
     "resumes": "a consumer that joins an empty group continues at the committed offsets",
-    "rebalances": "a second member joins and the first one leaves under load: each partition has "
+    "rebalances": "under load, a second member joins and the first one leaves. Each partition has "
     "one owner, no record is lost, and no record is read twice",
-    "loses a disk": "the disk of the group's coordinator, which also holds leaders of the topic, "
-    "fails under load: no record is lost or duplicated, and no member is removed",
+    "loses a disk": "under load, the disk of the group's coordinator fails, which also holds leaders "
+    "of the topic. No record is lost or duplicated, and no member is removed",
     "transacts": "a program copies records in transactions that also commit the group's offsets, "
-    "and aborts a third of them: each record is committed once",
+    "and aborts a third of the transactions. Each record is committed once",
     "administers": "an admin client creates, extends, configures and deletes topics; describes a "
     "group and its offsets, and deletes the group",
 }

@@ -13,7 +13,7 @@ from kraftjbod.storage.log_dirs import log_dir_policy
 _HEAD: Final = """# State machines
 
 `make docs` writes this page from the transition tables that the code uses. A test compares it with them.
-An event without an arrow from a state does not change that state.
+If a diagram has no arrow for an event in a state, the event does not change the state.
 """
 
 
@@ -45,12 +45,14 @@ MACHINES: Final = (
     Machine(
         title="A replica on a broker",
         source="broker/partitions/replica_states.py",
-        intro="These states are independent of the replica's role, leader or follower.\n"
-        "MAKING: the broker is creating or opening the log. HELD_BACK: the log cannot be created "
-        "yet, because every possible directory is full, hangs or is cordoned. "
-        "SATURATED and STALLED: the replica's directory is in that state (KIP-928). "
-        "OFFLINE: its directory is offline or its log is lost. GONE: the broker does not host the "
-        "replica any more.\n"
+        intro="These states are independent of the replica's role, leader or follower.\n\n"
+        "- MAKING: the broker is creating or opening the log.\n"
+        "- HELD_BACK: the log cannot be created yet, because every possible directory is full, "
+        "hangs or is cordoned.\n"
+        "- ONLINE: the log accepts all operations.\n"
+        "- SATURATED, STALLED: the replica's directory is in the state of this name (KIP-928).\n"
+        "- OFFLINE: the replica's directory is offline, or its log is lost.\n"
+        "- GONE: the broker does not host the replica any more.\n\n"
         "An OFFLINE replica is MAKING again if its log has to be created in another directory, "
         "for example after `kraftjbod-log-dirs --forget`.",
         first=replica_states.ReplicaState.MAKING,
