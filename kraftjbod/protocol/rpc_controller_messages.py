@@ -59,7 +59,8 @@ class UnregisterControllerResponseRpc(RpcResponse):
 
 
 class UnregisterControllerRequestRpc(OnceOnlyRequest):
-    """Remove the registration of a controller that is no voter. A live one registers again at once.
+    """Remove the registration of a controller that is no voter. A live controller registers
+    again at once.
 
     ``found_incarnation_id`` is the incarnation that the sender found; None if it found no
     registration.

@@ -542,8 +542,8 @@ class DeleteTopicsResponseRpc(RpcResponse):
 
 
 class DeleteTopicsRequestRpc(OnceOnlyRequest):
-    """Delete topics. A topic given by id existed when the sender looked it up for its first
-    attempt."""
+    """Delete topics by name or id. If the request names an id, the topic existed at the sender's
+    first attempt."""
 
     api = "DeleteTopics"
     Response = DeleteTopicsResponseRpc

@@ -73,8 +73,8 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "StalledLogDirectoryCount": "Directories whose disk hangs.",
         "SlowLogDirectoryCount": "Directories that are slow in comparison with the others.",
         "CordonedLogDirectoryCount": "Directories that accept no new replicas.",
-        "OldestUnacknowledgedLogDirectoryFailureMs": "Time since the oldest failure of a directory that the "
-        "controller has not acknowledged; 0 if there is none.",
+        "OldestUnacknowledgedLogDirectoryFailureMs": "Age of the oldest failure of a directory that the "
+        "controller has not acknowledged, measured from the first snapshot after the failure; 0 if there is none.",
         "QueuedReplicaToDirAssignments": "Replicas whose directory the controller has not acknowledged yet.",
         "RefusedReplicaToDirAssignments": "Reports of a replica's directory that the controller refused.",
         "ReplicaAlterLogDirsPartitionCount": "Replicas that move between directories.",
