@@ -304,8 +304,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "damaged_leader_steps_down": "The log of a leader is damaged: another in-sync replica leads.",
     "deleted_replica_kept": (
-        "A copy of a replica was marked as deleted, and the metadata assigns the replica to a "
-        "directory that is not online. The marked copy is kept."
+        "A copy of a replica was marked as deleted, and the broker has no other copy in the "
+        "directory that the metadata names. The marked copy is kept: it may be the last one."
     ),
     "deleted_replica_not_restored": (
         "A replica that was marked as deleted and is needed could not be restored."
@@ -347,6 +347,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "replica_lost_flushed_records": (
         "The disk lost flushed records of a replica. The replica leaves the in-sync set before "
         "it fetches."
+    ),
+    "replica_made_of_deleted_copy": (
+        "A missing replica is created from its copy that was marked as deleted and kept."
     ),
     "replica_made_of_stray": (
         "The metadata assigns a replica that the broker had set aside as a stray. The stray is "

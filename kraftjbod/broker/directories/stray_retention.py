@@ -16,7 +16,10 @@ the only copies.
 
 It also deletes ``-delete`` copies that a start or a directory that was attached kept because their
 replica had no other copy (leftover_copies.py). They are deleted without a delay once their topic is
-deleted, their replica left the broker, or another copy is served.
+deleted, their replica left the broker, or another copy that is served makes them superfluous: it is
+in sync with a leader on another broker, or its log has all their records. That a copy is served
+proves nothing, because it may have been created empty. A copy with records that the leader in
+another directory of this broker lacks becomes a stray.
 """
 
 from __future__ import annotations
@@ -26,7 +29,13 @@ from typing import Final
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.core.ids import MIGRATING_DIR, UNASSIGNED_DIR, BrokerId, TopicIdPartition
+from kraftjbod.core.ids import (
+    MIGRATING_DIR,
+    NO_LEADER,
+    UNASSIGNED_DIR,
+    BrokerId,
+    TopicIdPartition,
+)
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.manager.log_manager import LogManager
@@ -93,31 +102,49 @@ class StrayRetention:
 
     async def _delete_retained_copies(self) -> None:
         for orphan in self._logs.orphans:
-            if self._is_retained(orphan):
-                continue
             try:
-                await self._logs.discard_deleted(orphan)
+                await self._decide(orphan)
             except OperatingError as e:
                 self._not_purged(orphan.directory, e)
 
+    async def _decide(self, orphan: Orphan) -> None:
+        """Keep a ``-delete`` copy, discard it, or make it a stray.
+
+        :raises OperatingError: as :meth:`LogManager.restore_deleted`.
+        """
+        if self._is_retained(orphan):
+            return
+        if self._leads(orphan) and not await self._logs.is_covered(orphan):
+            await self._logs.keep_as_stray(orphan, self._cache.state.metadata_log_id)
+        else:
+            await self._logs.discard_deleted(orphan)
+
+    def _leads(self, orphan: Orphan) -> bool:
+        """Return whether this broker leads the copy's partition: its served copy may have been
+        created empty, after an unclean election or as the only replica."""
+        registration = self._cache.state.partition(orphan.key)
+        return registration is not None and registration.leader == self._broker_id
+
     def _is_retained(self, orphan: Orphan) -> bool:
-        """Return whether a kept ``-delete`` copy may still be the only copy of its replica.
+        """Return whether it is undecided if a kept ``-delete`` copy is needed.
 
         While the metadata names an offline directory, another copy here may be an old one that
-        waits for that directory.
+        waits for that directory. A follower has the committed records once it is in sync.
         """
         state, tp = self._cache.state, orphan.topic_partition
         if orphan.topic_id not in state.topics:
             return state.metadata_log_id is None
         registration = state.partition(TopicIdPartition(orphan.topic_id, tp.partition))
         named = None if registration is None else registration.directory_of(self._broker_id)
-        if named is None:
+        if registration is None or named is None:
             return False
         other = self._logs.get(tp)
         if other is None or other.topic_id != orphan.topic_id:
             return True
         online = {log_dir.directory_id for log_dir in self._logs.online_dirs()}
-        return named not in online and named not in (UNASSIGNED_DIR, MIGRATING_DIR)
+        if named not in online and named not in (UNASSIGNED_DIR, MIGRATING_DIR):
+            return True
+        return registration.leader == NO_LEADER or self._broker_id not in registration.isr
 
     def _not_purged(self, directory: str, error: OperatingError) -> None:
         self._log.info("stray_not_purged", directory=directory, reason=error.message)

@@ -7,9 +7,10 @@ would create the replica:
 * Of several current copies of one replica, the copy in the directory that the metadata names is
   served, else the longest. If the metadata names an offline directory, no copy is served.
 * A copy that was being deleted, of a replica without a current copy, is restored if its directory
-  is the one in the metadata and the replica is in sync. It is kept aside while the metadata names a
-  directory that is not here, because it may be the only copy; stray_retention.py deletes it when it
-  is not needed any more. Otherwise it is deleted.
+  is the one in the metadata and the replica is in sync. If the metadata has the replica here in any
+  other way, the copy is kept aside, because it may be the only copy. replica_maker.py restores it
+  when the replica would be created, and stray_retention.py deletes it when another copy makes it
+  superfluous. Without such a replica it is deleted.
 * A stray of a replica that the metadata has here is restored if there is no other copy. If the
   replica counts as in sync, the stray must have been set aside by metadata without the topic: that
   was older metadata, so no record was committed without the stray since. Otherwise the stray is
@@ -101,19 +102,15 @@ class LeftoverCopies:
     async def _resolve_orphan(self, orphan: Orphan) -> None:
         tp = orphan.topic_partition
         registration = self._cache.state.partition_named(tp)
-        if (
-            not self._is_of_topic(orphan)
-            or registration is None
-            or not registration.counts_on(self._broker_id)
-        ):
+        named = None if registration is None else registration.directory_of(self._broker_id)
+        if not self._is_of_topic(orphan) or registration is None or named is None:
             await self._logs.discard_deleted(orphan)
             return
-        named = registration.directory_of(self._broker_id)
-        if named == orphan.log_dir.directory_id:
+        has_copy = self._logs.get(tp) is not None or tp in self._logs.duplicates
+        is_named = named == orphan.log_dir.directory_id
+        if is_named and registration.counts_on(self._broker_id) and not has_copy:
             self._log.warning("deleted_replica_restored", partition=str(tp), path=orphan.directory)
             await self._logs.restore_deleted(orphan)
-        elif named in {log_dir.directory_id for log_dir in self._logs.online_dirs()}:
-            await self._logs.discard_deleted(orphan)
         else:
             self._log.warning("deleted_replica_kept", partition=str(tp), path=orphan.directory)
 
@@ -133,8 +130,8 @@ class LeftoverCopies:
             return
         if tp in self._logs.duplicates or self._logs.future(tp) is not None:
             return
-        if any(orphan.topic_partition == tp for orphan in self._logs.orphans):
-            return
+        if self._logs.orphans_of(key):
+            return  # The creation of the replica chooses one of them.
         current = self._logs.get(tp)
         if current is not None and current.topic_id == key.topic_id:
             return

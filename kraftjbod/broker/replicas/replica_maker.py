@@ -3,6 +3,9 @@
 * The log is created in the directory that a request named before, else in the directory in the
   metadata, else in the directory with the most free space. Each attempt reconciles the replica
   again.
+* A stray or a kept ``-delete`` copy of the replica is restored instead of an empty log: it has at
+  least as many records. If no other replica is known to have all committed records, the copy
+  is restored in any online directory, also in an impaired or cordoned one.
 * A replica with several current copies gets one of them. They were kept aside while the metadata
   named an offline directory, which was forgotten since.
 * A name has one log: the creation waits while a log of the same name is being removed or created.
@@ -24,13 +27,14 @@ from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedRepli
 from kraftjbod.broker.replicas.leftover_copies import LeftoverCopies
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.errors import LogDirImpairedError, OperatingError
-from kraftjbod.core.ids import DirectoryId, TopicPartition
+from kraftjbod.core.ids import BrokerId, DirectoryId, TopicPartition
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import Stray
 from kraftjbod.storage.replicas.requested_moves import RequestedMoves
+from kraftjbod.storage.replicas.swap_recovery import Orphan
 
 #: Limit of directories requested for replicas that do not exist yet.
 MAX_PREFERRED_DIRECTORIES: Final = 10_000
@@ -46,6 +50,7 @@ class ReplicaMaker:
     def __init__(
         self,
         *,
+        broker_id: BrokerId,
         replicas: HostedReplicas,
         removals: ReplicaRemovals,
         leftovers: LeftoverCopies,
@@ -56,6 +61,7 @@ class ReplicaMaker:
         next_step: Callable[[HostedReplica], Action],
         stay_offline: Callable[[HostedReplica, Action], None],
     ) -> None:
+        self._broker_id = broker_id
         self._replicas = replicas
         self._removals = removals
         self._leftovers = leftovers
@@ -139,14 +145,11 @@ class ReplicaMaker:
             await self._leftovers.resolve_duplicate(topic_partition)
         if (found := self._logs.get(topic_partition)) is not None:
             handle = found
+        elif (kept := self._kept_instead(replica, step)) is not None:
+            handle = await self._restore(kept)
         elif isinstance(step, AdoptFuture):
             self._log.warning("future_replica_adopted", partition=str(topic_partition))
             handle = await self._logs.adopt_future(topic_partition)
-        elif (stray := self._stray_instead(replica, step)) is not None:
-            self._log.warning(
-                "replica_made_of_stray", partition=str(topic_partition), path=stray.directory
-            )
-            handle = await self._logs.strays.take_back(stray)
         else:
             handle = await self._logs.create(
                 topic_partition,
@@ -182,21 +185,47 @@ class ReplicaMaker:
         named = step.directory_id if isinstance(step, Create) else None
         return None if named in cordoned else named
 
-    def _stray_instead(self, replica: HostedReplica, step: Create | CreateChosen) -> Stray | None:
-        """Return a stray to use instead of an empty log: it has at least as many records.
+    async def _restore(self, kept: Stray | Orphan) -> LogHandle:
+        partition, path = str(kept.topic_partition), kept.directory
+        if isinstance(kept, Stray):
+            self._log.warning("replica_made_of_stray", partition=partition, path=path)
+            return await self._logs.strays.take_back(kept)
+        self._log.warning("replica_made_of_deleted_copy", partition=partition, path=path)
+        return await self._logs.restore_deleted(kept)
 
-        None if no suitable directory has one.
+    def _kept_instead(
+        self, replica: HostedReplica, step: Create | CreateChosen | AdoptFuture
+    ) -> Stray | Orphan | None:
+        """Return the copy to restore instead of an empty log or of a future copy; None if there is
+        no suitable one.
+
+        Of several copies, the one with the newest leader epoch has the most committed records.
         """
-        wanted = self._directory_for(replica.topic_partition, step)
-        fit = [
-            stray
-            for stray in self._logs.strays.strays_of(replica.key)
-            if stray.log_dir.is_online
-            and not stray.log_dir.is_impaired
-            and (stray.log_dir.directory_id == wanted or wanted is None)
-            and (wanted is not None or not stray.log_dir.is_cordoned)
+        copies: list[Stray | Orphan] = [
+            *self._logs.strays.strays_of(replica.key),
+            *self._logs.orphans_of(replica.key),
         ]
-        return max(fit, key=lambda stray: stray.size_bytes, default=None)
+        if replica.registration.counts_on(self._broker_id):
+            # The copy may have the only records. The request for a directory, a cordon and an
+            # impairment matter less.
+            fit = [copy for copy in copies if copy.log_dir.is_online]
+        elif isinstance(step, AdoptFuture):
+            return None
+        else:
+            wanted = self._directory_for(replica.topic_partition, step)
+            fit = [
+                copy
+                for copy in copies
+                if copy.log_dir.is_online
+                and not copy.log_dir.is_impaired
+                and (copy.log_dir.directory_id == wanted or wanted is None)
+                and (wanted is not None or not copy.log_dir.is_cordoned)
+            ]
+        best = max(fit, key=_progress, default=None)
+        future = self._logs.future(replica.topic_partition)
+        if best is None or not isinstance(step, AdoptFuture) or future is None:
+            return best
+        return best if best.size_bytes > future.size_bytes else None
 
     def _is_still_impaired(self, directory_id: bytes | None) -> bool:
         """Return whether a new log must wait for that directory to recover; None stands for any
@@ -215,3 +244,7 @@ class ReplicaMaker:
             partition=str(replica.topic_partition),
             reason=str(error),
         )
+
+
+def _progress(copy: Stray | Orphan) -> tuple[int, int]:
+    return (-1 if copy.last_epoch is None else copy.last_epoch, copy.size_bytes)

@@ -106,6 +106,7 @@ class ReplicaManager:
         self._requested_moves = requested_moves
         self._leaderships = leaderships
         self._maker = ReplicaMaker(
+            broker_id=broker_id,
             replicas=replicas,
             removals=removals,
             leftovers=leftovers,
@@ -623,7 +624,8 @@ class ReplicaManager:
             is_new=replica.is_new,
             is_counted=registration.counts_on(self._broker_id),
             is_last=set(registration.holders) == {self._broker_id},
-            was_made=self._logs.remembers(tp) or bool(self._logs.strays.strays_of(replica.key)),
+            was_made=self._logs.remembers(tp)
+            or bool(self._logs.strays.strays_of(replica.key) or self._logs.orphans_of(replica.key)),
             may_lose_records=self._topic_configs.get(tp.topic).unclean_leader_election_enable,
             moved_from=self._requested_moves.source_of(replica.key, named),
         )

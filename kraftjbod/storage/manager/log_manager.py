@@ -20,7 +20,14 @@ from kraftjbod.core.errors import (
     OverloadedError,
     UnknownTopicOrPartitionError,
 )
-from kraftjbod.core.ids import BrokerEpoch, DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.core.ids import (
+    BrokerEpoch,
+    DirectoryId,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+    Uuid,
+)
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
@@ -369,17 +376,23 @@ class LogManager:
 
     @property
     def orphans(self) -> Sequence[Orphan]:
-        """``-delete`` copies of partitions without a current copy.
+        """``-delete`` copies of partitions that had no current copy when their directories were
+        loaded.
 
         The caller restores or discards each one.
         """
-        return tuple(self._recovery.orphans)
+        return tuple(self._recovery.orphans())
+
+    def orphans_of(self, key: TopicIdPartition) -> list[Orphan]:
+        """Return the orphans of this partition with this topic id."""
+        return self._recovery.orphans_of(key)
 
     async def restore_deleted(self, orphan: Orphan) -> LogHandle:
         """Restore a ``-delete`` copy as the replica. The restored copy may be older than the lost
         copy.
 
         :raises UnknownTopicOrPartitionError: the copy does not exist any more.
+        :raises OperatingError: its topic id cannot be read any more.
         :raises KafkaStorageError: its directory goes offline meanwhile.
         :raises OverloadedError: its directory is impaired, or its queue is full: try again.
         """
@@ -390,6 +403,27 @@ class LogManager:
         removed it.
         """
         await self._recovery.discard(orphan)
+
+    async def keep_as_stray(self, orphan: Orphan, metadata_log_id: Uuid | None) -> None:
+        """Rename a ``-delete`` copy to ``-stray``, because it has records that the served copy
+        lacks. No effect if another caller has restored or removed it.
+
+        :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
+        :raises OverloadedError: its directory is impaired, or its queue is full: try again.
+        """
+        await self._recovery.release(
+            orphan,
+            lambda it: self.strays.adopt(
+                it.log_dir, it.directory, it.topic_partition, metadata_log_id
+            ),
+        )
+
+    async def is_covered(self, orphan: Orphan) -> bool:
+        """Return whether the served copy has all records of the orphan, except those before its
+        own log start; see :meth:`SwapRecovery.is_covered`. Errors are those of
+        :meth:`restore_deleted`.
+        """
+        return await self._recovery.is_covered(orphan)
 
     # -- create and delete ------------------------------------------------------------------
 

@@ -124,6 +124,27 @@ class StrayReplicas:
         if not is_marked:
             self._owed_marks[target] = mark
 
+    async def adopt(
+        self, log_dir: LogDir, directory: str, tp: TopicPartition, metadata_log_id: Uuid | None
+    ) -> None:
+        """Rename ``directory``, a copy of ``tp`` that is not served, to ``-stray``, and list it.
+
+        Its name has the id of the metadata log, by which :meth:`queue_lost_marks` marks it.
+
+        :raises OverloadedError: the directory is impaired or its queue is full; nothing has
+            changed.
+        :raises KafkaStorageError: the directory is offline or goes offline meanwhile.
+        """
+        target = self._stray_path(log_dir, tp, metadata_log_id)
+        vfs = log_dir.vfs
+        await log_dir.run_operation(
+            OpKind.RENAME, lambda: vfs.rename(directory, target), replica=tp
+        )
+        found = await _until_taken(
+            lambda: log_dir.run_operation(OpKind.LOAD, lambda: examine_stray(vfs, target))
+        )
+        self._strays.append(Stray.of_directory(log_dir, target, tp, found, self._clock.now_ms()))
+
     def _stray_path(self, log_dir: LogDir, tp: TopicPartition, named_by: Uuid | None) -> str:
         """Return a path for the stray.
 

@@ -17,9 +17,11 @@ Once all directories are loaded, one rule applies per case:
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from kraftjbod.core.errors import (
     KafkaStorageError,
@@ -28,15 +30,16 @@ from kraftjbod.core.errors import (
     OverloadedError,
     UnknownTopicOrPartitionError,
 )
-from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.ids import TopicId, TopicIdPartition, TopicPartition
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.checkpoints import CorruptCheckpointError, parse_partition_metadata
+from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.dir_names import (
     FUTURE_CHECKPOINT,
     PARTITION_METADATA,
     ReplicaDir,
     ReplicaDirKind,
 )
+from kraftjbod.storage.log.leader_epochs import EpochEntries
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
@@ -46,16 +49,34 @@ from kraftjbod.storage.replicas.dir_loading import DirLoading, LoadedDir
 from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from kraftjbod.storage.replicas.replica_swap import PurgeLater, ReplicaSwap, TryAgain
+from kraftjbod.storage.replicas.stray_mark import examine_stray
 from kraftjbod.storage.vfs import Vfs
 
 
 class Orphan(NamedTuple):
-    """A ``-delete`` copy of a partition without a current copy in any loaded directory."""
+    """A ``-delete`` copy of a partition that had no current copy when its directory was loaded.
+
+    ``last_epoch`` is the newest leader epoch in its ``leader-epoch-checkpoint``, or None.
+    """
 
     topic_partition: TopicPartition
     topic_id: TopicId
     log_dir: LogDir
     directory: str
+    last_epoch: int | None
+    size_bytes: int
+
+    @property
+    def key(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.topic_partition.partition)
+
+
+class _Bounds(NamedTuple):
+    """Offsets and leader epochs of an orphan's log."""
+
+    log_start_offset: int
+    log_end_offset: int
+    epochs: EpochEntries
 
 
 class SwapRecovery:
@@ -83,7 +104,36 @@ class SwapRecovery:
         self._resolve = resolve
         self._log = get_logger()
         self._offsets: dict[LogDir, DirOffsets] = {}
-        self.orphans: list[Orphan] = []
+        #: By topic id and partition, and then by directory.
+        self._orphans: defaultdict[TopicIdPartition, dict[str, Orphan]] = defaultdict(dict)
+        #: Orphans whose logs were read, by directory.
+        self._bounds: dict[str, _Bounds] = {}
+        #: An orphan is read, restored or discarded by one caller at a time.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def orphans(self) -> list[Orphan]:
+        return [orphan for copies in self._orphans.values() for orphan in copies.values()]
+
+    def orphans_of(self, key: TopicIdPartition) -> list[Orphan]:
+        """Return the orphans of this partition with this topic id. O(result)."""
+        return list(self._orphans[key].values()) if key in self._orphans else []
+
+    def _is_orphan(self, orphan: Orphan) -> bool:
+        return self._orphans.get(orphan.key, {}).get(orphan.directory) == orphan
+
+    def _put_orphan(self, orphan: Orphan) -> None:
+        self._orphans[orphan.key][orphan.directory] = orphan
+
+    def _take_orphan(self, orphan: Orphan) -> bool:
+        """Remove the orphan from the list. Return whether it was there."""
+        if not self._is_orphan(orphan):
+            return False
+        copies = self._orphans[orphan.key]
+        del copies[orphan.directory]
+        if not copies:
+            del self._orphans[orphan.key]
+        self._bounds.pop(orphan.directory, None)
+        return True
 
     async def settle(self, loaded: Sequence[LoadedDir]) -> None:
         """Continue or undo the interrupted moves of directories that were just loaded, remove
@@ -143,34 +193,103 @@ class SwapRecovery:
         """
         tp, log_dir = orphan.topic_partition, orphan.log_dir
         assert not self._registry.has_current(tp), tp
-        if orphan not in self.orphans:
-            raise UnknownTopicOrPartitionError(f"{orphan.directory} is no orphan any more")
-        # No other caller may restore or remove it meanwhile.
-        self.orphans.remove(orphan)
+        async with self._lock_of(orphan):
+            # No other caller may restore or remove it meanwhile.
+            if not self._take_orphan(orphan):
+                raise UnknownTopicOrPartitionError(f"{orphan.directory} is no orphan any more")
+            try:
+                handle, *_ = await self._loading.open_replica(
+                    log_dir, orphan.directory, tp, self._offsets[log_dir], was_clean=False
+                )
+                await handle.come_back(f"{log_dir.path}/{tp}")
+            except CorruptCheckpointError as e:
+                # Its files stay until the next start, and it is not tried again.
+                raise OperatingError(f"{orphan.directory} is no replica any more: {e}") from e
+            except BaseException:
+                if log_dir.is_online:
+                    self._put_orphan(orphan)
+                raise
+            self._registry.put(handle)
+            return handle
+
+    async def is_covered(self, orphan: Orphan) -> bool:
+        """Return whether the served copy has all records of the orphan, except those before its
+        own log start. False if no copy is served.
+
+        The first call for an orphan recovers its log as after a crash. Cost: a scan of the log from
+        its recovery point, in steps.
+
+        Errors are those of :meth:`LogManager.restore_deleted`.
+        """
+        async with self._lock_of(orphan):
+            if not self._is_orphan(orphan):
+                return False
+            bounds = self._bounds.get(orphan.directory)
+            if bounds is None:
+                bounds = await self._read_bounds(orphan)
+                if not self._is_orphan(orphan):
+                    return False
+                self._bounds[orphan.directory] = bounds
+        served = self._registry.handles.get(orphan.topic_partition)
+        if served is None or served.topic_id != orphan.topic_id:
+            return False
+        view, end = served.view, bounds.log_end_offset
+        start = max(bounds.log_start_offset, view.log_start_offset)
+        if start >= end:
+            return True
+        parted = agreed_before(bounds.epochs, view.epochs, start)
+        return view.log_end_offset >= end and (parted is None or parted >= end)
+
+    async def _read_bounds(self, orphan: Orphan) -> _Bounds:
+        log_dir = orphan.log_dir
         try:
             handle, *_ = await self._loading.open_replica(
-                log_dir, orphan.directory, tp, self._offsets[log_dir], was_clean=False
+                log_dir,
+                orphan.directory,
+                orphan.topic_partition,
+                self._offsets[log_dir],
+                was_clean=False,
             )
-            await handle.come_back(f"{log_dir.path}/{tp}")
-        except BaseException:
-            if log_dir.is_online:
-                self.orphans.append(orphan)
-            raise
-        self._registry.put(handle)
-        return handle
+        except CorruptCheckpointError as e:
+            raise OperatingError(f"{orphan.directory} is no replica any more: {e}") from e
+        view = handle.view
+        await handle.close_files()
+        return _Bounds(view.log_start_offset, view.log_end_offset, view.epochs)
+
+    def _lock_of(self, orphan: Orphan) -> asyncio.Lock:
+        lock = self._locks.get(orphan.directory)
+        if lock is None:
+            lock = self._locks[orphan.directory] = asyncio.Lock()
+        return lock
 
     async def discard(self, orphan: Orphan) -> None:
         """Rename and remove a ``-delete`` copy that is not needed. No effect if it is no orphan any
         more.
         """
-        if orphan not in self.orphans:
-            return  # Its directory failed, or another caller was faster.
-        self.orphans.remove(orphan)
-        await self._rename_and_remove(orphan.log_dir, orphan.directory, orphan.topic_partition)
+        async with self._lock_of(orphan):
+            if not self._take_orphan(orphan):
+                return  # Its directory failed, or another caller was faster.
+            await self._rename_and_remove(orphan.log_dir, orphan.directory, orphan.topic_partition)
+
+    async def release(self, orphan: Orphan, take: Callable[[Orphan], Awaitable[None]]) -> None:
+        """Pass a ``-delete`` copy to ``take``, which renames it. No effect if it is no orphan any
+        more. It stays an orphan if ``take`` fails.
+        """
+        async with self._lock_of(orphan):
+            if not self._take_orphan(orphan):
+                return
+            try:
+                await take(orphan)
+            except BaseException:
+                if orphan.log_dir.is_online:
+                    self._put_orphan(orphan)
+                raise
 
     def forget_all_in(self, log_dir: LogDir) -> None:
         """Forget the orphans of a directory that is OFFLINE."""
-        self.orphans = [orphan for orphan in self.orphans if orphan.log_dir is not log_dir]
+        for orphan in self.orphans():
+            if orphan.log_dir is log_dir:
+                self._take_orphan(orphan)
 
     # -- futures ----------------------------------------------------------------------------
 
@@ -320,13 +439,13 @@ class SwapRecovery:
         directory, tp = f"{log_dir.path}/{doomed.name}", doomed.topic_partition
         if tp is not None and not self._registry.has_current(tp):
             try:
-                topic_id = await self._topic_id(log_dir, directory)
+                orphan = await self._examined(log_dir, directory, tp)
             except (OperatingError, CorruptCheckpointError) as e:
                 self._log.info("deleted_replica_not_known", path=directory, reason=str(e))
                 if isinstance(e, OperatingError):
                     return  # It may be the only copy.
             else:
-                self.orphans.append(Orphan(tp, topic_id, log_dir, directory))
+                self._put_orphan(orphan)
                 return
         await self._rename_and_remove(log_dir, directory, tp)
 
@@ -361,15 +480,21 @@ class SwapRecovery:
         except OperatingError as e:
             self._log.info("leftover_copy_not_removed", path=path, reason=e.message)
 
-    async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId:
-        """Return the topic id of the replica in ``directory``.
+    async def _examined(self, log_dir: LogDir, directory: str, tp: TopicPartition) -> Orphan:
+        """Return the ``-delete`` copy in ``directory`` as an orphan.
 
         :raises OperatingError: as :meth:`DirLoading.load_step`.
-        :raises CorruptCheckpointError: it cannot be read.
+        :raises CorruptCheckpointError: its topic id cannot be read.
         """
-        path = f"{directory}/{PARTITION_METADATA}"
-        data = await self._loading.load_step(log_dir, lambda: log_dir.vfs.read_if_exists(path))
-        return parse_partition_metadata("" if data is None else data.decode(errors="replace"), path)
+        vfs = log_dir.vfs
+        found = await self._loading.load_step(
+            # An operator may have removed the directory since it was listed.
+            log_dir,
+            lambda: examine_stray(vfs, directory) if vfs.is_dir(directory) else None,
+        )
+        if found is None or found.topic_id is None:
+            raise CorruptCheckpointError(f"{directory}/{PARTITION_METADATA} has no topic id")
+        return Orphan(tp, found.topic_id, log_dir, directory, found.last_epoch, found.size_bytes)
 
 
 def _rename_if_exists(vfs: Vfs, source: str, target: str) -> None:

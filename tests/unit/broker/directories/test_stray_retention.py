@@ -8,14 +8,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.broker.directories.stray_retention import StrayRetention
-from kraftjbod.core.ids import UNASSIGNED_DIR, DirectoryId, TopicPartition, Uuid
+from kraftjbod.core.ids import (
+    UNASSIGNED_DIR,
+    DirectoryId,
+    TopicIdPartition,
+    TopicPartition,
+    Uuid,
+)
 from kraftjbod.metadata.records import FeatureLevelRecord, Record, RemoveTopicRecord
 from kraftjbod.storage.dir_names import STRAY_MARK, ReplicaDirKind, doomed_dir_name
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import ManualClock, format_dir
+from tests.faults.rig import ManualClock, batch, format_dir, headers_of
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, dir_of, partition, topic
+from tests.unit.broker.impaired_dirs import answer, stall
 from tests.unit.broker.replicas.test_leftover_copies import GONE, disks_with_a_doomed_copy
 from tests.unit.broker.scripted_controller import RealClock
 
@@ -174,8 +181,9 @@ async def test_orphaned_copy_is_purged_when_its_topic_is_deleted() -> None:
 @pytest.mark.parametrize(
     "named", [dir_of(1, 1), dir_of(1, 2), UNASSIGNED_DIR], ids=["d1", "d2", "unassigned"]
 )
-async def test_orphaned_copy_is_purged_when_another_copy_is_served(named: DirectoryId) -> None:
+async def test_orphaned_copy_is_purged_when_another_copy_is_in_sync(named: DirectoryId) -> None:
     """The directory that metadata names was forgotten, and the replica was recreated."""
+    ids = {"replicas": (1, 2), "leader": 2}
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[GONE]))
@@ -185,13 +193,55 @@ async def test_orphaned_copy_is_purged_when_another_copy_is_served(named: Direct
         await purges.purge_due()
         assert len(rig.logs.orphans) == 1, "no other copy exists"
         created = await rig.logs.create(TP, topic().topic_id, dir_of(1, 2))
-        rig.replay(partition(directories=[GONE]))
+        rig.replay(partition(**ids, directories=[GONE, dir_of(2, 1)]))
         await purges.purge_due()
         assert len(rig.logs.orphans) == 1, "the copy in the offline directory may return"
-        rig.replay(partition(directories=[named]))
+        rig.replay(partition(**ids, isr=(2,), directories=[named, dir_of(2, 1)]))
+        await purges.purge_due()
+        assert len(rig.logs.orphans) == 1, "the created copy has to catch up"
+        rig.replay(partition(**ids, directories=[named, dir_of(2, 1)]))
         await purges.purge_due()
         assert not rig.logs.orphans
         assert rig.logs.get(TP) is created
+
+
+@pytest.mark.parametrize("epoch", [None, 0, 1])
+async def test_orphaned_copy_beside_a_leader_is_purged_only_if_the_leader_has_its_records(
+    epoch: int | None,
+) -> None:
+    """The only replica was recreated empty. The kept copy has the only acknowledged record, which a
+    record in another leader epoch does not replace. With the same epoch it is the real replica,
+    whose directory returned."""
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(metadata_log(METADATA_LOG), topic(), partition(directories=[GONE]))
+        await rig.parts.leftovers.resolve()
+        served = await rig.logs.create(TP, topic().topic_id, dir_of(1, 2))
+        if epoch is not None:
+            data = batch()
+            await served.append_as_leader(data, headers_of(data), epoch)
+        rig.replay(partition(directories=[dir_of(1, 2)], epoch=1))
+        await retention(rig, Later()).purge_due()
+        assert not rig.logs.orphans
+        strays = rig.logs.strays.strays_of(TopicIdPartition(topic().topic_id, 0))
+        assert len(strays) == (0 if epoch == 0 else 1)
+        for stray in strays:
+            assert stray.mark is not None and stray.mark.metadata_log_id == METADATA_LOG
+            await rig.logs.delete(TP)
+            assert (await rig.logs.strays.take_back(stray)).log_end_offset == 1
+
+
+async def test_orphaned_copy_in_a_stalled_directory_stays_while_its_log_cannot_be_read() -> None:
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[GONE]))
+        await rig.parts.leftovers.resolve()
+        await rig.logs.create(TP, topic().topic_id, dir_of(1, 2))
+        rig.replay(partition(directories=[dir_of(1, 2)]))
+        stall(rig.dirs[0])
+        await retention(rig, Later()).purge_due()
+        assert len(rig.logs.orphans) == 1
+        await answer(rig.dirs[0])
 
 
 async def test_orphaned_copy_is_purged_when_its_replica_leaves_the_broker() -> None:

@@ -19,9 +19,11 @@ from kraftjbod.core.ids import (
     TopicPartition,
     Uuid,
 )
-from kraftjbod.metadata.records import PartitionRecord, Record
+from kraftjbod.metadata.records import ConfigRecord, PartitionRecord, Record, ResourceType
 from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
 from kraftjbod.storage.dir_names import PARTITION_METADATA
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
@@ -38,9 +40,19 @@ from tests.unit.broker.broker_rig import (
     topic,
 )
 from tests.unit.broker.directories.test_log_dir_state_handler import handler_of
+from tests.unit.broker.impaired_dirs import fill
 
 DOOMED = f"t-0.{Uuid(b'm' * 16).hex()}-delete"
+STRAY = f"t-0.{Uuid(b's' * 16).hex()}-stray"
 GONE = DirectoryId(b"g" * 16)
+UNCLEAN = (
+    ConfigRecord(
+        resource_type=ResourceType.TOPIC,
+        resource_name="t",
+        name="unclean.leader.election.enable",
+        value="true",
+    ),
+)
 
 
 async def disks_with_a_doomed_copy() -> tuple[MemVfs, MemVfs]:
@@ -84,10 +96,8 @@ async def test_deleted_copy_is_kept_while_the_assigned_directory_is_offline() ->
         (),
         (topic(topic_id=TopicId(b"2" * 16)), partition(topic_id=TopicId(b"2" * 16))),
         (topic(), partition(replicas=(2,), leader=2)),
-        (topic(), partition(replicas=(1, 2), isr=(2,), leader=2)),
-        (topic(), partition(directories=[dir_of(1, 2)])),
     ],
-    ids=["no-topic", "another-topic", "not-here", "not-in-sync", "elsewhere"],
+    ids=["no-topic", "another-topic", "not-here"],
 )
 async def test_deleted_copy_that_metadata_does_not_need_is_removed(
     records: tuple[object, ...],
@@ -97,6 +107,74 @@ async def test_deleted_copy_that_metadata_does_not_need_is_removed(
         rig.replay(*records)
         await rig.parts.leftovers.resolve()
         assert not rig.logs.orphans and rig.logs.get(TP) is None
+
+
+async def test_deleted_copy_is_kept_if_the_assigned_directory_lacks_the_replica() -> None:
+    """The copy was deleted, and the only replica stayed offline without its records."""
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        await come_up(rig, topic(), partition(directories=[dir_of(1, 2)]))
+        assert reported_lost(rig)
+        assert len(rig.logs.orphans) == 1 and rig.logs.get(TP) is None
+
+
+@pytest.mark.parametrize("has_older_stray", [False, True])
+async def test_deleted_copy_is_restored_when_its_replica_is_created(has_older_stray: bool) -> None:
+    """The replica is not in sync. The restored copy only has to catch up."""
+    disks = await disks_with_a_doomed_copy()
+    if has_older_stray:
+        async with brokers(1, *disks, opens=False) as (rig,):
+            await rig.logs.create(TP, TOPIC_ID, dir_of(1, 1))
+            await rig.logs.rename_stray(TP, StrayReason.NOT_A_REPLICA, None)
+            disks[0].rename(rig.logs.strays.all()[0].directory, f"/d1/{STRAY}")
+    says = dict(BOTH, isr=(2,), leader=2)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        with capture_logs() as logged:
+            await come_up(rig, topic(), partition(**says))
+        assert "replica_made_of_deleted_copy" in [line["event"] for line in logged]
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_end_offset == 1
+        assert not rig.logs.orphans and len(rig.logs.strays.all()) == has_older_stray
+
+
+@pytest.mark.parametrize("impair", [None, fill])
+async def test_last_replica_is_created_from_its_deleted_copy_in_any_directory(
+    impair: Callable[[LogDir], Awaitable[None]] | None,
+) -> None:
+    """An empty log in another directory would replace the only records: the assigned directory was
+    forgotten, and unclean elections are allowed."""
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
+        if impair is not None:
+            await impair(rig.dirs[0])
+        rig.dirs[0].is_cordoned = True
+        await come_up(rig, topic(), *UNCLEAN, partition(directories=[LOST_DIR]))
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_end_offset == 1
+
+
+async def test_directory_failure_while_a_deleted_copy_is_created_leaves_the_replica_offline() -> (
+    None
+):
+    disks = await disks_with_a_doomed_copy()
+    sick = FaultVfs(disks[0])
+    async with brokers(1, sick, FaultVfs(disks[1]), opens=False) as (rig,):
+        rig.tasks.start(handler_of(rig).run_handler(), "handler")
+        sick.inject(Fault(kinds=frozenset({"rename"})))
+        await come_up(rig, topic(), *UNCLEAN, partition(directories=[LOST_DIR]))
+        assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
+        assert rig.logs.get(TP) is None
+
+
+async def test_deleted_copy_without_a_readable_topic_id_is_not_created_again() -> None:
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        disks[0].unlink_if_exists(f"/d1/{DOOMED}/{PARTITION_METADATA}")
+        await come_up(rig, topic(), *UNCLEAN, partition(directories=[LOST_DIR]))
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_end_offset == 0
+        assert disks[0].is_dir(f"/d1/{DOOMED}"), "an operator may repair it"
 
 
 async def test_deleted_copy_beside_a_replica_is_kept_only_for_the_same_topic() -> None:
@@ -268,7 +346,7 @@ async def disks_with_a_stray(*reason: Record, then: Sequence[Record] = ()) -> tu
         (stray,) = rig.logs.strays.strays_of(TopicIdPartition(TOPIC_ID, 0))
         assert stray.mark is not None
     # The next broker of a test draws the same random names.
-    disks[0].rename(stray.directory, f"/d1/t-0.{Uuid(b's' * 16).hex()}-stray")
+    disks[0].rename(stray.directory, f"/d1/{STRAY}")
     return disks
 
 
