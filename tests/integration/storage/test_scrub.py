@@ -194,14 +194,15 @@ def test_scrub_rewrites_corrupt_index_file(cluster: Cluster) -> None:
 def test_scrub_metrics_are_in_the_snapshot(cluster: Cluster) -> None:
     topic = make_topic(cluster, BROKERS)
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
-    before = figure(cluster, copies[2], "ScrubReplicasRepaired")
+    names = ("ScrubReplicasRepaired", "ScrubDamagesFound", "ScrubbedBytes")
+    before = {name: figure(cluster, copies[2], name) for name in names}
     damage(copies[2], 2)
     cluster.wait(
         "a replica to be repaired",
-        lambda: figure(cluster, copies[2], "ScrubReplicasRepaired") > before,
+        lambda: figure(cluster, copies[2], names[0]) > before[names[0]],
     )
-    assert figure(cluster, copies[2], "ScrubDamagesFound") > before
-    assert figure(cluster, copies[2], "ScrubbedBytes") > 0
+    for name in names:
+        assert figure(cluster, copies[2], name) > before[name]
     require_healed(cluster, topic, copies)
 
 
