@@ -147,6 +147,26 @@ async def test_metadata_loader_unreadable_entry_publishes_the_changes_before_it(
         assert rig.logs.get(TP) is not None
 
 
+async def test_metadata_loader_skips_entries_that_it_has_already_applied() -> None:
+    """A response begins before the requested offset. The skipped entry is replayed only once: it
+    would create a deleted topic again."""
+    entries = [entry(10, topic(), partition()), entry(11, RemoveTopicRecord(topic_id=TOPIC_ID))]
+    entries += [entry(10, topic(), partition()), entry(12, CONFIG)]
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        due = entries[2:] if request.fetch_offset == 12 else entries[:2]
+        due = due if request.fetch_offset <= 12 else []
+        return FetchMetadataResponse(high_watermark=12, entries=tuple(due))
+
+    async with brokers(answer=answer) as (rig,):
+        rig.tasks.start(rig.parts.loader.run_loader(), "loader")
+        await rig.parts.loader.caught_up(12)
+        await rig.parts.publisher.disk_work_done()
+        assert not rig.parts.cache.state.topics
+        assert rig.logs.get(TP) is None
+
+
 async def test_metadata_loader_snapshot_in_chunks_publishes_the_difference() -> None:
     whole = encode_entry([topic(), partition(), CONFIG], LATEST_METADATA_VERSION)
     reported: list[tuple[int | None, int | None]] = []
