@@ -4,6 +4,8 @@ Each step is one event: a tick, a message (late, twice or lost), the end of one 
 loses unwritten data, a partition, or a change of the voters.
 A disk that lost durable entries truncates the log there, and its replica is mute. The other
 replicas are still a majority of each voter set in force.
+In some worlds one voter has a slow disk: its entries wait to be written while leaders change, and
+terms and votes are written before them, as in the driver (raft/replica_work.py).
 Some worlds start with static voters, and name them later (KIP-853).
 Raft's invariants (Ongaro, figure 3.2) hold after each step, or ``InvariantViolation`` is raised.
 """
@@ -21,6 +23,7 @@ from kraftjbod.raft.machine.core import RaftCore, Role
 from kraftjbod.raft.machine.entry_log import EntryLog
 from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import (
+    Append,
     Entry,
     EntryKind,
     HardState,
@@ -37,6 +40,8 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
 NO_OP = b"no-op"
 ELECTION_TICKS = 8
+#: Probability that a slow disk ends a write before the next work of its machine.
+_SLOW_WRITE_ENDS = 0.02
 SLICE_BYTES = 7
 #: Entries before a snapshot that stay on the disks of a world. Most worlds keep none, so that
 #: snapshots are sent often.
@@ -106,11 +111,14 @@ class Node:
         self.applied = disk.snapshot.last_offset
         self.state = disk.state
         self.pending: list[Callable[[], None]] = []
+        #: Queued writes of entries and slices of a node that has or had a slow disk, in order.
+        self.writes: list[Callable[[], None]] = []
         self.parts: list[bytes] = []
 
     def crash(self) -> None:
         self.core = None
         self.pending.clear()
+        self.writes.clear()
         if self.world.may_rot(self):
             self._rot()
 
@@ -146,9 +154,12 @@ class Node:
             return False
         if not self.pending:
             self._plan(self.core, self.core.ready())
-        if not self.pending:
+        if self.pending:
+            self.pending.pop(0)()
+        elif self.writes and self.world.ends_a_write(self):
+            self.writes.pop(0)()
+        else:
             return False
-        self.pending.pop(0)()
         return True
 
     def work_all(self) -> None:
@@ -157,6 +168,7 @@ class Node:
 
     def _plan(self, core: RaftCore, ready: Ready) -> None:
         send = [lambda: self.world.send(ready.messages)] if ready.messages else []
+        writes = self.writes if self.world.slow is self or self.writes else self.pending
         if self.world.sends_before_it_persists:
             self.pending += send
         if ready.hard_state is not None:
@@ -168,9 +180,9 @@ class Node:
             if self.world.acknowledges_before_it_persists:
                 core.entries_persisted(ready.entries[-1], ready.generation)
                 self.world.send(core.ready().messages)
-            self.pending.append(lambda: self._write_entries(core, ready.entries, ready.generation))
+            writes.append(lambda: self._write_entries(core, ready.entries, ready.generation))
         for part in ready.slices:
-            self.pending.append(lambda part=part: self._write_slice(core, part))
+            writes.append(lambda part=part: self._write_slice(core, part))
         for read in ready.reads:
             self.pending.append(lambda read=read: self._read(core, read))
         if ready.committed_offset > self.applied:
@@ -239,7 +251,7 @@ class Node:
     def make_snapshot(self) -> None:
         """Make a snapshot of the applied entries, and keep only the last entries before it."""
         disk, core = self.disk, self.core
-        if core is None or self.applied <= disk.snapshot.last_offset or self.pending:
+        if core is None or self.applied <= disk.snapshot.last_offset or self.pending or self.writes:
             return
         count = self.applied - disk.snapshot.last_offset
         disk.voters = core.log.voters_at(self.applied)
@@ -288,11 +300,17 @@ class World:
         #: Probability that all work of a machine is done before the next event.
         self.diligence = self.rng.choice([0.3, 0.6, 0.95])
         self.steps = 0
+        #: The voter whose disk is slow at present.
+        self.slow: Node | None = None
         keys = [_named(i) for i in range(1, voters + observers + 1)]
         named = VoterSet.of_keys(keys[:voters])
         static = VoterSet.of_keys(node(key.node_id) for key in named)
         first = static if self.rng.random() < 0.4 else named
         self.nodes = {key.node_id: Node(self, key, first) for key in keys}
+
+    def ends_a_write(self, at: Node) -> bool:
+        """Draw whether the oldest queued write of ``at``, which has no other work, ends now."""
+        return at is not self.slow or self.rng.random() < _SLOW_WRITE_ENDS
 
     def may_rot(self, at: Node) -> bool:
         """Return whether a majority of the other voters remains in each voter set in force."""
@@ -484,11 +502,44 @@ class World:
                     self.deliver(self.network.pop(0))
             self.network.clear()
 
+    def run_past_a_slow_disk(self, rounds: int) -> None:
+        """Run leaders of few messages, whose entries reach hardly any node but a slow voter.
+
+        In each round a bare majority of the other nodes elects a leader.
+        """
+        rng = self.rng
+        others = list(self.nodes)
+        slow = self.slow = self.nodes[others.pop(rng.randrange(len(others) - 1))]
+        for _ in range(rounds):
+            keys = [slow.key.node_id, *rng.sample(others, len(self.nodes) // 2)]
+            self.islands = {key: int(key not in keys) for key in self.nodes}
+            chosen = [self.nodes[key] for key in keys[1:]]
+            for at in chosen:
+                if at.core is None or at.leads or rng.random() < 0.7:
+                    at.crash()
+                    at.start()
+                else:
+                    at.core.note_leader_gone()
+            if chosen[0].core is not None:
+                chosen[0].core.campaign()
+            for _ in range(rng.randrange(10, 40)):
+                for at in (slow, *chosen):
+                    at.work()
+                    self.check_leader(at)
+                if self.network:
+                    message = self.network.pop(0)
+                    has_entries = isinstance(message, Append) and bool(message.entries)
+                    to_slow = message.to.node_id == slow.key.node_id
+                    if to_slow or not has_entries or rng.random() < 0.3:
+                        self.deliver(message)
+            self.network.clear()
+
     # --- no faults -------------------------------------------------------------------------------
 
     def run_without_faults(self, ticks: int, cut_off: BrokerId | None = None) -> None:
         """Deliver all messages in order and complete all writes, except for ``cut_off``."""
         self.islands = {} if cut_off is None else {cut_off: 1}
+        self.slow = None
         for _ in range(ticks):
             for at in self.nodes.values():
                 if at.core is not None:
@@ -562,7 +613,9 @@ def run(seed: int, *, voters: int, steps: int, core_type: type[RaftCore] = RaftC
     """
     world = World(seed, voters=voters, observers=1 + seed % 2, core_type=core_type)
     world.run_without_faults(3 * ELECTION_TICKS)
-    if seed % 3:
+    if seed % 8 == 6:
+        world.run_past_a_slow_disk(steps // 25)
+    elif seed % 3:
         world.run_short_leaderships(steps // 25, is_lazy=seed % 3 == 1)
     else:
         world.run_with_faults(steps)

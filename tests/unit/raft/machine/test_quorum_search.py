@@ -104,6 +104,14 @@ class CommitsOlderTerms(Leadership):
         return True
 
 
+class CountsFormerGenerations(RaftCore):
+    """Counts a write of an entry that was replaced and restored meanwhile."""
+
+    def entries_persisted(self, last: Entry, generation: int) -> None:
+        if self.log.holds(last.offset, last.term):
+            super().entries_persisted(last, self.log.generation)
+
+
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -127,6 +135,7 @@ def _in_world(name: str) -> Patch:
         VotesForAnyLog,
         AcknowledgesUncompared,
         SpeaksAtOnce,
+        CountsFormerGenerations,
         _in_core("Leadership", CommitsOlderTerms),
         _in_world("acknowledges_before_it_persists"),
         _in_world("sends_before_it_persists"),
