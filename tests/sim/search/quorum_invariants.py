@@ -6,6 +6,7 @@
   after a restart.
 * A leader commits only entries of its term by counting: an older entry that a majority holds may
   still be replaced.
+* A controller counts no entry as durable beyond the end of its log on disk.
 * A term has one leader, and a voter gives one vote in it.
 * A controller acts (decides, answers heartbeats) for at most one election time-out of the
   controller's clock after a later term has a leader. Raft promises one leader per term, not one
@@ -108,6 +109,7 @@ class QuorumInvariants:
             self._leads(name, core)
             self._commits(name, driver)
             self._counts(name, core)
+            self._is_stored(name, driver)
             self._take_snapshot(name, driver)
             self._raises_no_term(name, core)
         newest = max(self._leaders, default=0)
@@ -281,6 +283,16 @@ class QuorumInvariants:
             self._found(
                 f"{name} leads term {core.term} from entry {led.start_offset} on, and has counted "
                 f"who holds {led.committed_offset}, of an earlier one"
+            )
+
+    def _is_stored(self, name: str, driver: RaftDriver) -> None:
+        core, store = driver.core, driver._store
+        if core._is_installing or not store._segments:
+            return  # A snapshot replaces the log, or the store is closed.
+        if store._end_offset <= core.log.durable_offset:
+            self._found(
+                f"{name} counts entries up to {core.log.durable_offset} as durable, and its log "
+                f"ends at {store._end_offset}"
             )
 
     def _compare(self, name: str, core: RaftCore, entry: Entry) -> None:

@@ -50,6 +50,13 @@ def test_illegal_behaviour_of_a_quorum_is_found() -> None:
         assert f"has counted who holds {led.committed_offset}" in " ".join(look())
         led.start_offset = began
 
+        findings.clear()
+        durable = core.log.durable_offset
+        core.log.durable_offset += 10
+        invariants.look()
+        assert f"{leader.name} counts entries up to {durable + 10} as durable" in findings[0]
+        core.log.durable_offset = durable
+
         invariants._leaders[core.term] = follower.name
         assert look() == [f"term {core.term} is led by {follower.name} and {leader.name}"]
         invariants._leaders[core.term] = leader.name
