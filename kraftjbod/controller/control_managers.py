@@ -200,18 +200,25 @@ class ControlManagers:
         return self._replication.ineligible_members(requested)
 
     def decide(
-        self, request: RpcRequest, *, now_ms: int, connection: ConnectionId | None = None
+        self,
+        request: RpcRequest,
+        *,
+        now_ms: int,
+        connection: ConnectionId | None = None,
+        most: int | None = None,
     ) -> ControllerResult[RpcResponse]:
         """Return the records and the response of a request. Only soft state, such as contact times,
         changes before the records are replayed.
 
         :param connection: the request's connection. If it is closed later, the broker may have
             died.
+        :param most: limit of the partitions that a registration may change at once, as in
+            :meth:`ReplicationControlManager.register_broker`.
         :raises OperatingError: the request as a whole is refused.
         """
         match request:
             case BrokerRegistrationRequest():
-                return self._register(request, now_ms, connection)
+                return self._register(request, now_ms, connection, most)
             case BrokerHeartbeatRequest():
                 return self._heartbeat(request, now_ms, connection)
             case AssignReplicasToDirsRequest():
@@ -292,13 +299,17 @@ class ControlManagers:
         )
 
     def _register(
-        self, request: BrokerRegistrationRequest, now_ms: int, connection: ConnectionId | None
+        self,
+        request: BrokerRegistrationRequest,
+        now_ms: int,
+        connection: ConnectionId | None,
+        most: int | None,
     ) -> ControllerResult[BrokerRegistrationResponse]:
         require_same_log(
             self.state, request.broker_id, request.metadata_log_id, request.applied_metadata_offset
         )
         result = self._replication.register_broker(
-            request, now_ms=now_ms, next_offset=self.state.offset + 1
+            request, now_ms=now_ms, next_offset=self.state.offset + 1, most=most
         )
         if result.is_part:
             return result

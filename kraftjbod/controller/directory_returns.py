@@ -7,7 +7,8 @@
   least a new leader epoch. The same applies to replicas whose directory is unknown.
 * If very many replicas return unclean, the entries before the registration contain failures only.
   No replica of the broker may lead there, because the metadata does not have its return yet.
-* The replicas of a forgotten directory are lost. They are recreated elsewhere.
+* The replicas of a forgotten directory are lost. They are recreated elsewhere. If they are very
+  many, the entries before the registration contain their losses only: no such replica may lead.
 
 partition_change.py decides what follows for one partition.
 """
@@ -143,67 +144,89 @@ class DirectoryReturns:
 
     # --- forgotten directories -------------------------------------------------------------------
 
-    def forget(
-        self, after: BrokerRegistration, forgotten: Iterable[DirectoryId]
-    ) -> list[PartitionChangeRecord]:
-        """Return the changes for replicas in directories that the broker released.
-
-        These replicas are lost: they are neither in sync nor eligible, and are recreated empty. If
-        no other replica is in sync or eligible, records would be lost: only unclean election allows
-        that.
+    def require_no_last_copies(self, broker_id: BrokerId, forgotten: Iterable[DirectoryId]) -> None:
+        """Require that a partition keeps a replica with its records if the broker releases these
+        directories, or allows unclean elections.
 
         :raises OperatingError: INVALID_REQUEST, naming the partitions that would lose records.
         """
-        broker_id, records = after.broker_id, list[PartitionChangeRecord]()
         rules_of = rules_by_topic(self._state, self._rules_of)
-        last_copies: list[str] = []
-        for key in self._in_directories(broker_id, forgotten):
-            partition, rules = self._partition(key), rules_of(key.topic_id)
-            if set(partition.holders) <= {broker_id} and not rules.may_elect_unclean:
-                last_copies.append(f"{self._state.topics[key.topic_id].name}-{key.partition}")
-            else:
-                records.append(self._without_copy(key, partition, after, rules))
+        last_copies = [
+            f"{self._state.topics[key.topic_id].name}-{key.partition}"
+            for key in self._in_directories(broker_id, forgotten)
+            if set(self._partition(key).holders) <= {broker_id}
+            and not rules_of(key.topic_id).may_elect_unclean
+        ]
         if last_copies:
             raise _last_copies_error(broker_id, last_copies)
-        return records
 
-    def _without_copy(
-        self,
-        key: TopicIdPartition,
-        partition: PartitionRegistration,
-        after: BrokerRegistration,
-        rules: TopicRules,
-    ) -> PartitionChangeRecord:
-        broker_id, as_it_will_be = after.broker_id, self._cluster.acceptance_with(after)
-        wanted = Assignment.of_partition(partition).with_directory(broker_id, UNASSIGNED_DIR)
-        record = _required(
-            change_partition(
-                key,
-                partition,
-                rules=rules,
-                election=Election.allowed_by(rules),
-                acceptance=_refusing(broker_id, as_it_will_be),
-                assignment=wanted,
-                unclean=broker_id,
+    def lose(
+        self, after: BrokerRegistration, forgotten: Iterable[DirectoryId], *, most: int
+    ) -> list[PartitionChangeRecord]:
+        """Return the changes by which replicas in directories that the broker released are lost.
+
+        These replicas are neither in sync nor eligible, and have no directory any more. No replica
+        of the broker is elected. A second call returns no change of the same partition.
+
+        :param after: the registration that will be recorded.
+        :param most: maximum number of changes.
+        """
+        broker_id = after.broker_id
+        rules_of = rules_by_topic(self._state, self._rules_of)
+        acceptance = _refusing(broker_id, self._cluster.acceptance)
+        return [
+            _required(
+                change_partition(
+                    key,
+                    self._partition(key),
+                    rules=rules_of(key.topic_id),
+                    election=Election.allowed_by(rules_of(key.topic_id)),
+                    acceptance=acceptance,
+                    assignment=self._without_directory(broker_id, key),
+                    unclean=broker_id,
+                )
             )
-        )
+            for key in self._in_directories(broker_id, forgotten)[:most]
+        ]
+
+    def recreate(
+        self, after: BrokerRegistration, lost: Iterable[PartitionChangeRecord]
+    ) -> list[PartitionChangeRecord]:
+        """Return the changes of :meth:`lose` for the entry that registers the broker.
+
+        A replica restarts empty, in a new leader epoch, if no other replica has the records or can
+        lead. Only partitions that allow unclean elections have such replicas.
+
+        :param after: the registration in that entry.
+        """
+        rules_of = rules_by_topic(self._state, self._rules_of)
+        return [self._restarted(after, record, rules_of(record.topic_id)) for record in lost]
+
+    def _restarted(
+        self, after: BrokerRegistration, lost: PartitionChangeRecord, rules: TopicRules
+    ) -> PartitionChangeRecord:
+        key, broker_id = TopicIdPartition(lost.topic_id, lost.partition_id), after.broker_id
+        partition = self._partition(key)
         others = [holder for holder in partition.holders if holder != broker_id]
-        if others or partition.merge(record).has_leader:
-            return record
-        # The replica restarts empty in a new leader epoch as soon as its broker may lead.
+        if others or partition.merge(lost).has_leader:
+            return lost
         record = _required(
             change_partition(
                 key,
                 partition,
                 rules=rules,
                 election=Election.allowed_by(rules),
-                acceptance=as_it_will_be,
+                acceptance=self._cluster.acceptance_with(after),
                 isr=(broker_id,),
-                assignment=wanted,
+                assignment=self._without_directory(broker_id, key),
                 leader_recovering=True,
             )
         )
         return dataclasses.replace(record, leader=partition.merge(record).leader)
+
+    def _without_directory(self, broker_id: BrokerId, key: TopicIdPartition) -> Assignment:
+        present = Assignment.of_partition(self._partition(key))
+        return present.with_directory(broker_id, UNASSIGNED_DIR)
 
     # --- shared ----------------------------------------------------------------------------------
 

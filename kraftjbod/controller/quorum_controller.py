@@ -20,7 +20,6 @@ not (ADR 7). A response waits until everything that it depends on is committed.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
@@ -398,16 +397,20 @@ class QuorumController:
         result = self._managers.decide(request, now_ms=now_ms, connection=connection)
         if isinstance(request, AlterPartitionRequest):
             self._decisions.note_ineligible(request, result.response)
-        if not isinstance(request, BrokerRegistrationRequest) or len(result.records) < 2:
-            return result
-        level = self._managers.state.metadata_version
-        if len(encode_entries(result.records, level, MAX_ENTRY_BYTES)) > 1:
-            # The last record contains its entry's offset, so partition changes get earlier entries.
-            changes = dataclasses.replace(result, records=result.records[:-1], is_atomic=False)
-            self._apply_or_take_back(request, changes)
-            self._managers.take_back(request)
-            result = self._managers.decide(request, now_ms=now_ms, connection=connection)
+        if isinstance(request, BrokerRegistrationRequest):
+            most = len(result.records)
+            while most > 1 and not (result.is_part or self._fits_one_entry(result.records)):
+                # The changes assume the registration, so that no entry may have them without it.
+                most //= 2
+                self._managers.take_back(request)
+                result = self._managers.decide(
+                    request, now_ms=now_ms, connection=connection, most=most
+                )
         return result
+
+    def _fits_one_entry(self, records: Sequence[Record]) -> bool:
+        level = self._managers.state.metadata_version
+        return len(encode_entries(records, level, MAX_ENTRY_BYTES)) <= 1
 
     def _apply_or_take_back(
         self, request: RpcRequest, result: ControllerResult[RpcResponse]

@@ -100,42 +100,52 @@ class ReplicationControlManager:
     # --- brokers ---------------------------------------------------------------------------------
 
     def register_broker(
-        self, request: BrokerRegistrationRequest, *, now_ms: int, next_offset: int
+        self,
+        request: BrokerRegistrationRequest,
+        *,
+        now_ms: int,
+        next_offset: int,
+        most: int | None = None,
     ) -> ControllerResult[BrokerRegistrationResponse]:
         """Return the records that register a broker and change its partitions.
 
-        Replicas of the former incarnation that may lack records leave the ISR first. If very many
-        are affected, the result is only a part (``is_part``): the request must be decided again
-        once its records are committed. The broker's replicas lead no partition in such a part,
-        because its registration may never be recorded.
+        Replicas in forgotten directories, and those of the former incarnation that may lack
+        records, leave the ISR first. If very many are affected, the result is only a part
+        (``is_part``): the request must be decided again once its records are committed. The
+        broker's replicas lead no partition in such a part, because its registration may never be
+        recorded.
 
         :param now_ms: monotonic time.
         :param next_offset: offset of the first record to be appended, which becomes the epoch of a
             new incarnation.
+        :param most: number of partitions that the result may change for each of these reasons;
+            ``followed_at_once`` if None.
         :raises OperatingError: the registration is refused.
         """
+        most = self.followed_at_once if most is None else most
         record = self._cluster.register(request, now_ms=now_ms, next_offset=next_offset)
         former = self._state.brokers.get(request.broker_id)
         changes: list[PartitionChangeRecord] = []
         if former is not None:
-            after = BrokerRegistration.from_record(record)
-            changes += self._returns.forget(after, request.forgotten_log_dirs)
+            after, forgotten = BrokerRegistration.from_record(record), request.forgotten_log_dirs
+            self._returns.require_no_last_copies(after.broker_id, forgotten)
+            lost = self._returns.lose(after, forgotten, most=most)
+            if len(lost) == most:
+                return _part(former, lost)
             unclean = unclean_directories(former, request)
-            failed = self._returns.fail(
-                after, unclean, but_for=_keys_of(changes), most=self.followed_at_once
-            )
-            if len(failed) == self.followed_at_once:
-                response = BrokerRegistrationResponse(broker_epoch=former.epoch)
-                return ControllerResult(
-                    records=(*changes, *failed), response=response, is_atomic=False, is_part=True
-                )
+            failed = self._returns.fail(after, unclean, but_for=_keys_of(lost), most=most)
+            if len(failed) == most:
+                return _part(former, [*lost, *failed])
+            changes += self._returns.recreate(after, lost)
             changes += self._returns.come_back(after, _keys_of(failed))
+            # Earlier parts of this registration may have left them without a leader.
+            undecided = unclean | {UNASSIGNED_DIR} if forgotten else unclean
             changes += self._follow_broker(
                 former,
                 after,
                 but_for=_keys_of(changes),
-                # Earlier parts of this registration may have left them without a leader.
-                also=self._returns.undecided(after.broker_id, unclean),
+                also=self._returns.undecided(after.broker_id, undecided),
+                most=most,
             )
         is_amendment = former is not None and former.epoch == record.broker_epoch
         return ControllerResult(
@@ -184,15 +194,18 @@ class ReplicationControlManager:
         *,
         but_for: Collection[TopicIdPartition] = (),
         also: Iterable[TopicIdPartition] = (),
+        most: int | None = None,
     ) -> list[PartitionChangeRecord]:
         """Return changes of partitions when a broker changes from ``before`` to ``after``.
 
-        If very many are affected, only ``followed_at_once`` are changed now, those that the broker
-        leads first. The rest is queued.
+        If very many are affected, only ``most`` are changed now, those that the broker leads first.
+        The rest is queued.
 
         :param but_for: partitions to be left out.
         :param also: partitions to be decided even if the broker's change does not affect them.
+        :param most: maximum number of changes; ``followed_at_once`` if None.
         """
+        most = self.followed_at_once if most is None else most
         affected: dict[TopicIdPartition, None] = {}
         for directory_id in changed_directories(before, after):
             in_directory = self._index.partitions_in_directory(before.broker_id, directory_id)
@@ -204,11 +217,11 @@ class ReplicationControlManager:
             affected.update(dict.fromkeys(self._index.leaderless))
         affected.update(dict.fromkeys(also))
         broker_id, keys = before.broker_id, [key for key in affected if key not in but_for]
-        if len(keys) > self.followed_at_once:
+        if len(keys) > most:
             keys.sort(key=lambda key: self._partition(key).leader != broker_id)
-            self._later.add(broker_id, keys[self.followed_at_once :])
+            self._later.add(broker_id, keys[most:])
         acceptance = self._cluster.acceptance_with(after)
-        return self._without_refused(broker_id, keys[: self.followed_at_once], acceptance)
+        return self._without_refused(broker_id, keys[:most], acceptance)
 
     def _without_refused(
         self, broker_id: BrokerId, keys: Iterable[TopicIdPartition], acceptance: AcceptanceOf
@@ -575,6 +588,16 @@ def _is_accepted(
 ) -> bool:
     directory_id = partition.directory_of(member)
     return directory_id is not None and acceptance(member, directory_id) is not Acceptance.REFUSED
+
+
+def _part(
+    former: BrokerRegistration, changes: Sequence[PartitionChangeRecord]
+) -> ControllerResult[BrokerRegistrationResponse]:
+    """Return the changes before a registration that is decided in parts."""
+    response = BrokerRegistrationResponse(broker_epoch=former.epoch)
+    return ControllerResult(
+        records=tuple(changes), response=response, is_atomic=False, is_part=True
+    )
 
 
 def _keys_of(changes: Iterable[PartitionChangeRecord]) -> dict[TopicIdPartition, None]:

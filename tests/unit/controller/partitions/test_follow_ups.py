@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kraftjbod.controller import replication_control
+from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH, BrokerId, ConnectionId, TopicId, Uuid
 from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.protocol import rpc_messages as m
@@ -216,6 +217,60 @@ def test_unclean_return_in_parts_elects_no_lagging_replica(has_elr: bool) -> Non
     assert world.managers.index.led_count(ONE) == PARTITIONS
 
 
+@pytest.mark.parametrize("has_elr", [False, True])
+@pytest.mark.parametrize("replicas", ["1", "1,2"])
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_forgotten_directory_is_decided_in_parts(
+    has_elr: bool, replicas: str, is_interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One decision about 4,000 replicas blocked the event loop for 0.12 seconds.
+
+    :param is_interrupted: whether another controller becomes active after each part.
+    """
+    with monkeypatch.context() as patch:
+        patch.setattr(replication_control, "MAX_FOLLOWED_AT_ONCE", 1000)
+        whole = _world_before_forget(replicas, has_elr=has_elr)
+        whole.ask(_forget(whole))
+    world = _world_before_forget(replicas, has_elr=has_elr)
+    parts = 0
+    while (result := world.managers.decide(_forget(world), now_ms=world.now_ms)).is_part:
+        parts += 1
+        assert len(result.records) == AT_ONCE
+        assert ONE not in {r.leader for r in result.records if isinstance(r, PartitionChangeRecord)}
+        world.commit(result.records)
+        assert directory("a") in world.state.brokers[ONE].offline_log_dirs
+        if is_interrupted:
+            world.rebuild_from_snapshot(1000)
+            world.managers.take_leadership(0)
+            _finish(world)
+    world.commit(result.records)
+    _finish(world)
+    assert parts == PARTITIONS // AT_ONCE
+    assert not world.managers.index.partitions_in_directory(ONE, directory("a"))
+    assert directory("a") not in world.state.brokers[ONE].known_log_dirs
+    assert _leaders(world) == _leaders(whole)
+
+
+def _world_before_forget(replicas: str, *, has_elr: bool) -> World:
+    world = _world_of_last_copies(
+        replicas,
+        options="min.insync.replicas=1 unclean.leader.election.enable=true",
+        lines=("heartbeat 2 want_fence", "heartbeat 2"),
+        has_elr=has_elr,
+    )
+    list(world.run("heartbeat 1 offline=a"))
+    _finish(world)
+    return world
+
+
+def test_forget_of_last_copies_is_refused_before_the_first_part() -> None:
+    world = _world_of_last_copies("1", lines=("heartbeat 1 offline=a",), has_elr=False)
+    offset = world.state.offset
+    with pytest.raises(OperatingError, match="holds the last in-sync replica of t-0, t-1"):
+        world.managers.decide(_forget(world), now_ms=world.now_ms)
+    assert world.state.offset == offset
+
+
 def _world_of_last_copies(
     replicas: str, *, options: str = "", lines: tuple[str, ...] = (), has_elr: bool
 ) -> World:
@@ -248,6 +303,18 @@ def _reattach(world: World) -> m.BrokerRegistrationRequest:
         features={ELR: (0, 1), "metadata.version": (1, 30)},
         log_dirs=(directory("a"), directory("b")),
         clean_shutdown_epochs=(UNKNOWN_BROKER_EPOCH, former.epoch),
+    )
+
+
+def _forget(world: World) -> m.BrokerRegistrationRequest:
+    """Return the request by which broker 1 registers again without directory a, permanently."""
+    request = _reattach(world)
+    return request.model_copy(
+        update={
+            "log_dirs": (directory("b"),),
+            "clean_shutdown_epochs": request.clean_shutdown_epochs[1:],
+            "forgotten_log_dirs": (directory("a"),),
+        }
     )
 
 
