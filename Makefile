@@ -258,7 +258,7 @@ tidy: setup  ## Imports, layers and the other rules of the source
 	@$(PY) -m pytest -q tests/tidy $(ARGS)
 
 .PHONY: check
-check: lint types tidy unit  ## What every change must pass, in five to seven minutes
+check: lint types tidy unit  ## What every change must pass, in about eight minutes
 	@$(PYTEST) -m "not long" tests/golden tests/faults $(ARGS)
 
 .PHONY: docs
