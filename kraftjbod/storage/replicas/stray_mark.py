@@ -101,14 +101,23 @@ def parse_stray_mark(text: str) -> StrayMark | None:
 
 
 def examine_stray(vfs: Vfs, directory: str) -> FoundStray:
+    """Read what is known of a stray from its files.
+
+    A directory that was removed since it was listed or renamed is a stray that holds nothing.
+    """
     mark_text = _text(vfs, f"{directory}/{STRAY_MARK}")
     topic_id = _topic_id(vfs, f"{directory}/{PARTITION_METADATA}")
+    try:
+        size_bytes = sum(entry.known_size for entry in vfs.list_dir(directory, sized=""))
+        is_empty = is_half_made(vfs, directory)
+    except FileNotFoundError:
+        size_bytes, is_empty = 0, True
     return FoundStray(
         topic_id=topic_id,
         last_epoch=_last_epoch(vfs, f"{directory}/{LEADER_EPOCH_CHECKPOINT}"),
         mark=None if mark_text is None else parse_stray_mark(mark_text),
-        size_bytes=sum(entry.known_size for entry in vfs.list_dir(directory, sized="")),
-        holds_nothing=topic_id is None and is_half_made(vfs, directory),
+        size_bytes=size_bytes,
+        holds_nothing=topic_id is None and is_empty,
     )
 
 

@@ -77,6 +77,25 @@ async def test_take_back_of_an_emptied_stray_is_refused() -> None:
     assert len(manager.strays.unreadable(TP)) == 1
 
 
+async def test_stray_directory_removed_right_after_its_rename_is_forgotten_without_an_error() -> (
+    None
+):
+    class Removing(MemVfs):
+        def rename(self, source: str, target: str) -> None:
+            super().rename(source, target)
+            if target.endswith("-stray"):
+                self.remove_tree(target)
+
+    with capture_logs() as events:
+        manager = await with_a_stray(Removing())
+        (stray,) = manager.strays.all()
+        assert (stray.topic_id, stray.size_bytes, stray.holds_nothing) == (None, 0, True)
+        await manager.strays.remove(stray)
+    assert not manager.strays.all()
+    assert "log_dir_operation_made_no_sense" not in {event["event"] for event in events}
+    assert manager.dirs()[0].is_online
+
+
 async def test_rename_stray_on_a_full_disk_writes_its_mark_later() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs)
