@@ -129,7 +129,8 @@ class StrayReplicas:
     ) -> None:
         """Rename ``directory``, a copy of ``tp`` that is not served, to ``-stray``, and list it.
 
-        Its name has the id of the metadata log, by which :meth:`queue_lost_marks` marks it.
+        Its name has the id of the metadata log, by which :meth:`queue_lost_marks` marks it. No
+        effect if an operator removed ``directory`` since it was listed.
 
         :raises OverloadedError: the directory is impaired or its queue is full; nothing has
             changed.
@@ -137,9 +138,15 @@ class StrayReplicas:
         """
         target = self._stray_path(log_dir, tp, metadata_log_id)
         vfs = log_dir.vfs
-        await log_dir.run_operation(
-            OpKind.RENAME, lambda: vfs.rename(directory, target), replica=tp
-        )
+
+        def rename() -> bool:
+            if not vfs.exists(directory):
+                return False
+            vfs.rename(directory, target)
+            return True
+
+        if not await log_dir.run_operation(OpKind.RENAME, rename, replica=tp):
+            return
         found = await _until_taken(
             lambda: log_dir.run_operation(OpKind.LOAD, lambda: examine_stray(vfs, target))
         )

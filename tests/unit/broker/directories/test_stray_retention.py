@@ -244,6 +244,18 @@ async def test_orphaned_copy_in_a_stalled_directory_stays_while_its_log_cannot_b
         await answer(rig.dirs[0])
 
 
+async def test_orphaned_copy_removed_by_an_operator_becomes_no_stray() -> None:
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[GONE]))
+        await rig.parts.leftovers.resolve()
+        (orphan,) = rig.logs.orphans
+        orphan.log_dir.vfs.remove_tree(orphan.directory)
+        await rig.logs.keep_as_stray(orphan, METADATA_LOG)
+        assert not rig.logs.orphans and not rig.logs.strays.all()
+        assert orphan.log_dir.is_online
+
+
 async def test_orphaned_copy_is_purged_when_its_replica_leaves_the_broker() -> None:
     """The replica was reassigned while the directory that metadata names was offline."""
     disks = await disks_with_a_doomed_copy()
