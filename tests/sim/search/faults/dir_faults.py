@@ -103,6 +103,7 @@ class DirFaults:
         disk.faults.begin_fault(DISK_FAULTS[fault.kind])
         await wait(fault)
         disk.faults.heal()
+        await self._stage.until_results_arrived(fault)
         await self._operator.until_back(fault)
 
     async def _list_again(self, fault: Fault) -> None:

@@ -32,6 +32,8 @@ _NOTICED_S: Final = 20.0
 #: Interval in which a controller writes at least once.
 _STRUCK_S: Final = 2.0
 _LATEST_OPERATION: Final = 8
+#: Event loop iterations after which the result of a disk operation has been handled.
+_RESULT_ITERATIONS: Final = 4
 
 
 class Stage:
@@ -219,6 +221,13 @@ class Stage:
                 return True
             await asyncio.sleep(POLL_S)
         return False
+
+    async def until_results_arrived(self, fault: Fault) -> None:
+        """Wait until the broker has handled the results of the disk operations that ended.
+
+        With a late event loop a failed operation takes the directory offline only then.
+        """
+        await asyncio.sleep(_RESULT_ITERATIONS * self.host(fault).iteration_us / 1e6)
 
 
 async def wait(fault: Fault) -> None:
