@@ -17,11 +17,15 @@ RUN python3 -m venv --without-pip /opt/kraftjbod \
 FROM python
 COPY --from=build /opt/kraftjbod /opt/kraftjbod
 COPY conf/docker/controller.properties conf/docker/broker.properties \
+     conf/docker/controller.secured.properties conf/docker/broker.secured.properties \
      conf/docker/start.sh conf/docker/replace-disk.sh /etc/kraftjbod/
-# Volumes take over the owner of these mount points.
+# Volumes take over the owner of these mount points. Those in /security are of
+# docker-compose.secured.yml.
 RUN useradd --system --uid 10001 kraftjbod \
  && mkdir -p /run/kraftjbod /data/metadata /data/cluster /data/disk-1 /data/disk-2 /data/disk-3 \
- && chown -R kraftjbod /run/kraftjbod /data
+ && for name in authority users controller-100 controller-101 controller-102 broker-1 broker-2 broker-3; \
+    do mkdir -p -m 750 "/security/$name"; done \
+ && chown -R kraftjbod /run/kraftjbod /data /security
 USER kraftjbod
 ENV PATH=/opt/kraftjbod/bin:$PATH PYTHONUNBUFFERED=1
 STOPSIGNAL SIGTERM

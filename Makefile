@@ -50,7 +50,7 @@ PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(SYSCONFDIR)/systemd/system
 INSTALL := PREFIX="$(PREFIX)" SYSCONFDIR="$(SYSCONFDIR)" UNITDIR="$(UNITDIR)" DESTDIR="$(DESTDIR)" \
-  PYTHON="$(BASE_PYTHON)" conf/install.sh
+  PYTHON="$(BASE_PYTHON)" SECURED="$(SECURED)" conf/install.sh
 
 .PHONY: help
 help:  ## Print this list
@@ -135,12 +135,12 @@ image: setup  ## Build the Docker image kraftjbod; BASE_IMAGE=... to build on an
 	@$(CLUSTER) image
 
 .PHONY: compose-up
-compose-up: setup  ## Start the cluster of docker-compose.yml and wait until it is healthy
-	@$(CLUSTER) up
+compose-up: setup  ## Start the cluster of docker-compose.yml and wait until it is healthy; SECURED=1 with TLS, logins and ACLs
+	@SECURED=$(SECURED) $(CLUSTER) up
 
 .PHONY: compose-down
-compose-down:  ## Stop it in order and remove its containers; with ARGS=-v its volumes, too
-	@$(CLUSTER) down $(ARGS)
+compose-down:  ## Stop it in order and remove its containers; with ARGS=-v its volumes, too (SECURED=1 as at compose-up)
+	@SECURED=$(SECURED) $(CLUSTER) down $(ARGS)
 
 .PHONY: compose-test
 compose-test: setup  ## Kill a broker, disks and all of a cluster of its own in containers
@@ -284,7 +284,7 @@ dist: setup  ## Build an sdist and a wheel for every Python and machine into dis
 	@$(UV) tool run -q --from twine==$(TWINE_VERSION) twine check --strict dist/*.whl dist/*.tar.gz
 
 .PHONY: install
-install:  ## Install daemons, tools and systemd units (PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=)
+install:  ## Install daemons, tools and systemd units (PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR= SECURED=1)
 	@$(INSTALL) install
 
 .PHONY: uninstall

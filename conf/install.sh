@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Installs the daemons and tools with a Python environment of their own, or takes them away again.
-#   PREFIX=/usr/local SYSCONFDIR=/etc [UNITDIR=...] [DESTDIR=...] [PYTHON=...] conf/install.sh install|uninstall
+#   PREFIX=/usr/local SYSCONFDIR=/etc [UNITDIR=...] [DESTDIR=...] [PYTHON=...] [SECURED=1] conf/install.sh install|uninstall
+#
+# With SECURED=1 the samples have TLS, logins and an authorizer, and keys for this host are made in
+# kraftjbod/security, below the configuration. A package contains no keys: not with DESTDIR.
 #
 # Program files are replaced, and removed by uninstall. Configuration is copied only where there is
 # none, and stays; so do data and the user. PYTHON is what the daemons will run with: with DESTDIR it
@@ -10,7 +13,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 : "${PREFIX:=/usr/local}" "${SYSCONFDIR:=/etc}" "${DESTDIR:=}" "${PYTHON:=python3}"
-: "${UNITDIR:=$SYSCONFDIR/systemd/system}"
+: "${UNITDIR:=$SYSCONFDIR/systemd/system}" "${SECURED:=}"
+[[ -z $SECURED || -z $DESTDIR ]] || { echo "install: keys belong to one host: no SECURED=1 with DESTDIR" >&2; exit 2; }
 for path in "$PREFIX" "$SYSCONFDIR" "$UNITDIR"; do
   [[ $path == /* ]] || { echo "install: $path: expected an absolute path" >&2; exit 2; }
 done
@@ -84,13 +88,15 @@ install_all() {
   install -D -m 644 -t "$docs" README.md LICENSE
   install -D -m 644 -t "$docs/docs" docs/*.md
   install -D -m 644 -t "$docs/docs/pictures" docs/pictures/*
-  (umask 022; "$home/bin/python" -m kraftjbod.local.local_tool samples --out "$config" >/dev/null)
-  keep conf/systemd/disks.conf "$DESTDIR$UNITDIR/kraftjbod-broker@.service.d/disks.conf"
   if is_live; then
+    # The group of the configuration's directory may read the keys of nodes, so the user comes first.
     systemd-sysusers "$SYSCONFDIR/sysusers.d/kraftjbod.conf"
     systemd-tmpfiles --create "$SYSCONFDIR/tmpfiles.d/kraftjbod.conf"
-    systemctl daemon-reload
   fi
+  (umask 022; "$home/bin/python" -m kraftjbod.local.local_tool samples --out "$config" \
+    ${SECURED:+--secured} >/dev/null)
+  keep conf/systemd/disks.conf "$DESTDIR$UNITDIR/kraftjbod-broker@.service.d/disks.conf"
+  ! is_live || systemctl daemon-reload
   echo "install: programs in $DESTDIR$PREFIX, configuration in $config"
 }
 

@@ -16,11 +16,12 @@
 # If it is not given, root on a machine with apt makes one of Debian's packages, from
 # DEBIAN_MIRROR; others build on debian:12-slim from the registry.
 # COMPOSE_PROJECT_NAME and KRAFTJBOD_IMAGE keep several clusters apart, BROKER_n_PORT their ports.
+# SECURED=1 adds docker-compose.secured.yml; up then copies the settings of users to run/docker/users.
 # MAX_OPEN_FILES is what each container may open, where the engine cannot give it 65536.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 
-readonly RUN=run/docker PYTHON=.venv/bin/python
+readonly RUN=run/docker USERS=run/docker/users${COMPOSE_PROJECT_NAME:+-$COMPOSE_PROJECT_NAME} PYTHON=.venv/bin/python
 readonly OWN_BASE=kraftjbod-base:bookworm
 readonly IMAGE=${KRAFTJBOD_IMAGE:-kraftjbod}
 readonly ENGINE_S=60 HEALTHY_S=180 OPEN_FILES=65536
@@ -33,7 +34,10 @@ answers() { docker version >/dev/null 2>&1; }
 has_compose() { docker compose version >/dev/null 2>&1 || has docker-compose; }
 
 compose() {
-  if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi
+  local files=(-f docker-compose.yml)
+  [ -z "${SECURED:-}" ] || files+=(-f docker-compose.secured.yml)
+  if docker compose version >/dev/null 2>&1; then docker compose "${files[@]}" "$@"
+  else docker-compose "${files[@]}" "$@"; fi
 }
 
 install_packages() {
@@ -188,10 +192,10 @@ image() {
 
 # --- cluster --------------------------------------------------------------------------------------
 
-# Prints the services that are not healthy.
+# Prints the services that are not healthy. The one that creates certificates has ended by then.
 unhealthy() {
   compose ps -a -q | xargs docker inspect \
-    -f '{{.State.Health.Status}} {{index .Config.Labels "com.docker.compose.service"}}' \
+    -f '{{with .State.Health}}{{.Status}}{{else}}healthy{{end}} {{index .Config.Labels "com.docker.compose.service"}}' \
     | sed -n '/^healthy /!p'
 }
 
@@ -216,13 +220,24 @@ up() {
     waiting=$(unhealthy)
     if [ -z "$waiting" ]; then
       say "up and healthy; brokers: $(addresses)"
-      say "try: bin/kraftjbod-topics --bootstrap-server 127.0.0.1:${BROKER_1_PORT:-9092} --list"
+      copy_users
+      say "try: bin/kraftjbod-topics --bootstrap-server 127.0.0.1:${BROKER_1_PORT:-9092}" \
+        "${SECURED:+--command-config $USERS/admin.properties }--list"
       return
     fi
     sleep 0.5
   done
   compose logs --tail 5 >&2
   fail "not healthy after $HEALTHY_S s: $waiting"
+}
+
+# The files have passwords, so that only their owner may read them.
+copy_users() {
+  [ -n "${SECURED:-}" ] || return 0
+  rm -rf $USERS
+  (umask 077 && docker cp "$(compose ps -a -q certificates):/security/users" $USERS) >/dev/null
+  chown -R "$(id -u):$(id -g)" $USERS 2>/dev/null || true
+  say "settings of users: $USERS/admin.properties and client.properties"
 }
 
 addresses() {
@@ -237,7 +252,7 @@ down() {
 
 clean() {
   if has docker && answers && has_compose; then
-    compose down -v --remove-orphans
+    SECURED=1 compose down -v --remove-orphans
     docker image rm -f "$IMAGE" $OWN_BASE >/dev/null 2>&1 || true
     docker image prune -f --filter label=kraftjbod.stage=build >/dev/null
     [ -z "$(docker ps -q)" ] || return 0

@@ -1,7 +1,8 @@
 """PURE. ``Access``: the checks of one request, for its principal and address.
 
 * A broker of the cluster on the listener between brokers has the rights that brokers use among each
-  other, without bindings (``is_broker``): CLUSTER_ACTION, and DESCRIBE of all topics.
+  other, without bindings (``is_broker``): CLUSTER_ACTION, and DESCRIBE of the cluster and of all
+  topics. With DESCRIBE of the cluster, a broker's health check needs no credentials but its own.
 * Refused checks, and allowed ones of administrative operations, are recorded for the audit. A check
   that only leaves an item out of a list is not (``may_see``).
 """
@@ -20,6 +21,7 @@ Record = Callable[["Access", AclOperation, AclResourceType, str, Decision], None
 _Op = AclOperation
 #: Operations whose success is recorded too: they change the cluster, not records or offsets.
 ADMINISTRATIVE: Final = frozenset({_Op.CREATE, _Op.DELETE, _Op.ALTER, _Op.ALTER_CONFIGS})
+_DESCRIBED_BY_BROKERS: Final = frozenset({AclResourceType.CLUSTER, AclResourceType.TOPIC})
 _BROKER: Final = Decision(True, "ClusterMember")
 
 
@@ -99,7 +101,7 @@ class Access:
     ) -> Decision:
         if self.is_broker and (
             operation is _Op.CLUSTER_ACTION
-            or (operation is _Op.DESCRIBE and resource_type is AclResourceType.TOPIC)
+            or (operation is _Op.DESCRIBE and resource_type in _DESCRIBED_BY_BROKERS)
         ):
             return _BROKER
         return self._authorizer.decide(self.principal, self.host, operation, resource_type, name)

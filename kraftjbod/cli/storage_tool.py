@@ -25,6 +25,7 @@ from kraftjbod.cli.terminal.command import (
     parse_pairs,
     read_file,
     read_properties,
+    replace_references,
     tool_group,
 )
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
@@ -103,7 +104,8 @@ def random_uuid(answer: Answer) -> None:
     "-S",
     multiple=True,
     metavar="MECHANISM=[name=NAME,password=PASSWORD]",
-    help="A first user of SCRAM; the same values for all controllers of a new cluster.",
+    help="A first user of SCRAM; the same values for all controllers of a new cluster. References "
+    "such as ${file:PATH:KEY} are replaced.",
 )
 @click.option(
     "--standalone",
@@ -154,13 +156,22 @@ def format_command(
         settings,
         cluster_id.strip(),
         features,
-        users=initial_users(add_scram, level, values, os.urandom),
+        users=initial_users(_with_texts(add_scram), level, values, os.urandom),
         ignore_formatted=ignore_formatted,
         replace_lost=replace_lost,
         quorum=quorum,
         own_endpoint=_own_endpoint(config) if quorum.names_voters else None,
         answer=answer,
     ).format()
+
+
+def _with_texts(values: tuple[str, ...]) -> list[str]:
+    """Return the values of ``--add-scram`` with references such as ``${env:NAME}`` replaced.
+
+    Other users of the host can read command lines, but not the files of references.
+    """
+    by_key = {f"--add-scram ({number})": value for number, value in enumerate(values, 1)}
+    return list(replace_references(by_key, "the command line").values())
 
 
 @main.command("info")

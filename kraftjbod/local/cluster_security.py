@@ -13,13 +13,11 @@ The authority's key is not stored, so that no further certificate can be issued.
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Self, get_args
+from typing import Final, Literal, Self, get_args
 
 from kraftjbod.cli.clients.client_settings import ClientSettings
 from kraftjbod.core.errors import ConfigError, StartupError
@@ -27,12 +25,9 @@ from kraftjbod.core.jaas import SCRAM_MODULE
 from kraftjbod.core.properties import format_properties, parse_properties
 from kraftjbod.core.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism, ScramUser
 from kraftjbod.core.security_keys import SASL_PROTOCOLS, TLS_PROTOCOLS
+from kraftjbod.local.certificate_authority import CertificateAuthority
 from kraftjbod.local.ports import HOST
 from kraftjbod.local.privileges import Privileges
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
 
 Security = Literal["ssl", "sasl_ssl", "sasl_plaintext"]
 SECURITIES: Final[tuple[str, ...]] = get_args(Security)
@@ -43,9 +38,6 @@ CLIENT: Final = "client"
 _USERS: Final = (ADMIN, CLIENT)
 _MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
 _PASSWORD_BYTES: Final = 18
-_VALIDITY: Final = datetime.timedelta(days=3650)
-#: Certificates are valid from a day ago, so that the clock may be corrected.
-_BACKDATED: Final = datetime.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +130,11 @@ class ClusterSecurity:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.protocol in TLS_PROTOCOLS:
-            authority = _Authority()
+            authority = CertificateAuthority.create("local kraftjbod cluster")
             self._write("ca.pem", authority.certificate_pem, mode=0o644)
             names = ("broker",) if self.protocol in SASL_PROTOCOLS else ("broker", *_USERS)
             for name in names:
-                self._write(f"{name}.pem", authority.issue(name))
+                self._write(f"{name}.pem", authority.issue(name, ("localhost", HOST)))
             privileges.give(self.directory / "broker.pem")
         for user in _USERS:
             values = format_properties(self._client_values(user), f"the user {user}")
@@ -198,82 +190,3 @@ class ClusterSecurity:
         path.touch(mode=mode)
         path.chmod(mode)
         path.write_bytes(content)
-
-
-class _Authority:
-    """A certificate authority whose key is kept in memory only."""
-
-    def __init__(self) -> None:
-        # The package takes 0.1 s, and clusters without security do not need it.
-        from cryptography import x509
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import NameOID
-
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "local kraftjbod cluster")])
-        self._certificate = self._signed(self._name, self._key.public_key(), is_authority=True)
-
-    @property
-    def certificate_pem(self) -> bytes:
-        from cryptography.hazmat.primitives.serialization import Encoding
-
-        return self._certificate.public_bytes(Encoding.PEM)
-
-    def issue(self, common_name: str) -> bytes:
-        """Return a private key and its certificate for this host, as PEM."""
-        from cryptography import x509
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import NameOID
-
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        certificate = self._signed(subject, key.public_key(), is_authority=False)
-        key_pem = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        return key_pem + certificate.public_bytes(serialization.Encoding.PEM)
-
-    def _signed(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, is_authority: bool
-    ) -> x509.Certificate:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes
-
-        now = datetime.datetime.now(datetime.UTC)
-        own = self._key.public_key()
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _BACKDATED)
-            .not_valid_after(now + _VALIDITY)
-            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(own), critical=False)
-            .add_extension(_key_usage(is_authority=is_authority), critical=True)
-        )
-        if not is_authority:
-            hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(HOST))]
-            builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
-        return builder.sign(self._key, hashes.SHA256())
-
-
-def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
-    from cryptography import x509
-
-    return x509.KeyUsage(
-        digital_signature=not is_authority,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )

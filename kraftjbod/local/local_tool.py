@@ -9,9 +9,10 @@ Exit codes: 0 success, 1 failure (``status``: a daemon does not serve), 2 wrong 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +23,9 @@ from kraftjbod.cli.terminal.command import echo_json, fail, json_option, parse_p
 from kraftjbod.core.errors import ConfigError, StartupError
 from kraftjbod.local.cluster_process import FIRST_CLIENT_PORT, ClusterProcesses
 from kraftjbod.local.cluster_report import cluster_document, show_cluster
-from kraftjbod.local.cluster_security import SECURITIES
-from kraftjbod.local.sample_config import ROLES, sample, write_samples
+from kraftjbod.local.cluster_security import ADMIN, CLIENT, SECURITIES
+from kraftjbod.local.sample_config import ROLES, sample, sample_nodes, security_dir, write_samples
+from kraftjbod.local.security_files import Node, write_security_files
 from kraftjbod.local.up_and_down import (
     DEFAULT_BROKERS,
     DEFAULT_CONTROLLERS,
@@ -170,16 +172,75 @@ def down_command(data: Path, as_json: bool) -> None:
     show_default=True,
     help="With --out: number of controllers.",
 )
-def samples_command(role: str | None, out: Path | None, brokers: int, controllers: str) -> None:
+@click.option(
+    "--secured",
+    is_flag=True,
+    help="TLS between nodes, SASL_SSL for clients and an authorizer. With --out also write the "
+    "keys, certificates and users into DIR/security.",
+)
+def samples_command(
+    role: str | None, out: Path | None, brokers: int, controllers: str, secured: bool
+) -> None:
     """Print a documented configuration file, or write those of a small cluster."""
     if (role is None) == (out is None):
         raise click.UsageError("either broker or controller is printed, or --out DIR is written")
     if role is not None:
-        click.echo(sample(role), nl=False)
+        click.echo(sample(role, secured=secured), nl=False)
         return
     assert out is not None
-    for path, is_new in write_samples(out, brokers=brokers, controllers=int(controllers)).items():
+    samples = write_samples(out, brokers=brokers, controllers=int(controllers), secured=secured)
+    for path, is_new in samples.items():
         click.echo(f"{'wrote' if is_new else 'kept, it was there:'} {path}")
+    if secured:
+        nodes = sample_nodes(brokers=brokers, controllers=int(controllers))
+        _write_security(security_dir(out), nodes, (ADMIN, CLIENT))
+
+
+@main.command("certificates")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Directory of the authority, the nodes and the users.",
+)
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="ID=HOST,...",
+    help="A broker and the host names and addresses that it advertises; may be repeated.",
+)
+@click.option(
+    "--controller",
+    "controllers",
+    multiple=True,
+    metavar="ID=HOST,...",
+    help="The same for a controller.",
+)
+@click.option(
+    "--user",
+    "users",
+    multiple=True,
+    metavar="NAME",
+    help="A user with a random password; may be repeated.",
+)
+def certificates_command(
+    out: Path, brokers: tuple[str, ...], controllers: tuple[str, ...], users: tuple[str, ...]
+) -> None:
+    """Create a certificate authority, keys of nodes, and users. Existing files stay.
+
+    The certificates fit the files of samples --secured.
+    """
+    nodes = [Node.parse("controller", text) for text in controllers]
+    nodes += [Node.parse("broker", text) for text in brokers]
+    _write_security(out, nodes, users)
+
+
+def _write_security(out: Path, nodes: Sequence[Node], users: Sequence[str]) -> None:
+    # Daemons of a package have a group of their own, which owns the directory of configurations.
+    group = out.parent.stat().st_gid if os.geteuid() == 0 and out.parent.is_dir() else None
+    for path in write_security_files(out, nodes=nodes, users=users, group=group):
+        click.echo(f"wrote {path}")
 
 
 async def _up(

@@ -13,6 +13,7 @@ import subprocess
 import time
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from tests.checkout import ROOT
@@ -37,21 +38,29 @@ _LABEL: Final = "com.docker.compose"
 class ComposeCluster:
     """The containers of one compose project. Services have names, brokers have numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, secured: bool = False) -> None:
         """Choose the project's name and free ports.
 
         Start the Docker engine first: it may restart containers that occupy ports.
+
+        :param secured: whether docker-compose.secured.yml is added.
         """
         RUN_DIR.mkdir(parents=True, exist_ok=True)
         # The name depends on the path, so that two checkouts on a machine run separate clusters.
         self.project = f"kraftjbod-test-{zlib.crc32(str(ROOT).encode()):08x}"
+        self.project += "-secured" * secured
         self.ports = _free_ports(len(BROKERS))
         ports = {f"BROKER_{n}_PORT": str(port) for n, port in zip(BROKERS, self.ports, strict=True)}
         self._env = {**os.environ, "COMPOSE_PROJECT_NAME": self.project, **ports}
+        self._env["SECURED"] = "1" if secured else ""
 
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def user_settings(self, user: str) -> Path:
+        """Return the settings of ``admin`` or ``client`` of a secured cluster."""
+        return RUN_DIR / f"users-{self.project}" / f"{user}.properties"
 
     def do(self, *words: str, timeout_s: float = _COMMAND_S) -> str:
         """Run conf/docker/cluster.sh with ``words`` in this project and return its stdout.

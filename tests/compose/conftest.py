@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import time
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -56,29 +58,45 @@ def measured() -> Measured:
 
 @pytest.fixture(scope="session")
 def cluster(measured: Measured) -> Iterator[ComposeCluster]:
-    """A healthy cluster. Afterwards its containers, networks and volumes are removed, and the
-    engine stops if this fixture started it.
+    """A healthy cluster of docker-compose.yml."""
+    with _running(measured, secured=False) as cluster:
+        yield cluster
+        measured.report()
+
+
+@pytest.fixture(scope="module")
+def secured_cluster(measured: Measured) -> Iterator[ComposeCluster]:
+    """A healthy cluster of docker-compose.yml and docker-compose.secured.yml."""
+    with _running(measured, secured=True) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _running(measured: Measured, *, secured: bool) -> Iterator[ComposeCluster]:
+    """Start a cluster. Afterwards its containers, networks and volumes are removed, and the engine
+    stops if this function started it.
     """
     had_engine = engine_answers()
     started_s = time.monotonic()
     if (reason := start_engine()) is not None:
         pytest.skip(f"no docker engine can run here: {reason}")
-    cluster = ComposeCluster()
+    cluster = ComposeCluster(secured=secured)
+    what = "secured, " * secured
     _alive.append(cluster)
     try:
         if cluster.existing_objects():
             cluster.do("compose", "down", "-v")
         cluster.do("image", timeout_s=BUILD_S)
-        measured.since("engine and image", started_s)
+        measured.since(f"{what}engine and image", started_s)
         up_s = time.monotonic()
         cluster.do("up", timeout_s=BUILD_S)
-        measured.since("up and healthy", up_s)
+        measured.since(f"{what}up and healthy", up_s)
         yield cluster
-        measured.report()
     finally:
         _alive.remove(cluster)
         cluster.do("compose", "down", "-v")
         left = cluster.existing_objects()
+        shutil.rmtree(cluster.user_settings("admin").parent, ignore_errors=True)
         if not had_engine:
             cluster.do("stop-engine")
     assert left == {}

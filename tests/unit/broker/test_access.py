@@ -56,6 +56,8 @@ def test_broker_has_cluster_action_and_describe_without_bindings(is_broker: bool
     access, _ = make_access(is_broker=is_broker)
     assert access.may_on_cluster(Op.CLUSTER_ACTION) is is_broker
     assert access.may(Op.DESCRIBE, Kind.TOPIC, "t") is is_broker
+    assert access.may_on_cluster(Op.DESCRIBE) is is_broker
+    assert not access.may(Op.DESCRIBE, Kind.GROUP, "g")
     assert not access.may(Op.READ, Kind.TOPIC, "t")
     assert not access.may_on_cluster(Op.ALTER)
 

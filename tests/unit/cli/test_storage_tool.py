@@ -168,6 +168,22 @@ def test_only_owner_reads_bootstrap_with_keys_of_users(tmp_path: Path) -> None:
     assert (tmp_path / "c" / "meta.properties").stat().st_mode & 0o777 == 0o640
 
 
+def test_format_reads_users_from_references_and_prints_no_password(tmp_path: Path) -> None:
+    config, secrets = tmp_path / "c.properties", tmp_path / "users.properties"
+    config.write_text(
+        f"process.roles=controller\nnode.id=9\nlog.dirs={tmp_path}/c\n"
+        "controller.quorum.voters=9@127.0.0.1:9999\n"
+    )
+    secrets.write_text("admin=SCRAM-SHA-256=[name=admin,password=canary]\n")
+    failed = format_node(str(config), "--add-scram", f"${{file:{secrets}:absent}}")
+    assert failed.exit_code == 1
+    assert "--add-scram" in failed.output and "absent" in failed.output
+    done = format_node(str(config), "--add-scram", f"${{file:{secrets}:admin}}")
+    assert done.exit_code == 0, done.output
+    assert "canary" not in done.output
+    assert '"admin"' in (tmp_path / "c" / "bootstrap.json").read_text()
+
+
 def test_format_reads_references_of_its_keys_and_no_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import unknown_keys
 from kraftjbod.core.properties import parse_properties
-from kraftjbod.local.sample_config import write_samples
+from kraftjbod.local.sample_config import sample_nodes, security_dir, write_samples
 
 
 def test_write_samples_describes_one_cluster_and_keeps_existing_files(tmp_path: Path) -> None:
@@ -47,3 +47,21 @@ def test_write_samples_with_one_controller_names_it_as_only_voter(tmp_path: Path
     for path in paths:
         voters = parse_properties(path.read_text(), str(path))["controller.quorum.voters"]
         assert voters == "100@127.0.0.1:9090"
+
+
+def test_secured_samples_are_accepted_and_name_the_keys_of_their_nodes(tmp_path: Path) -> None:
+    paths = list(write_samples(tmp_path, brokers=2, secured=True))
+    names = {node.name for node in sample_nodes(brokers=2, controllers=3)}
+    assert names == {path.stem for path in paths}
+    for path in paths:
+        values = parse_properties(path.read_text(), str(path))
+        folder = security_dir(tmp_path) / path.stem
+        assert values["ssl.keystore.location"] == f"{folder}/node.pem"
+        assert values["ssl.truststore.location"] == f"{folder}/ca.pem"
+        assert "@" not in path.read_text().partition("# Added at the end")[2]
+        daemon = BrokerConfig if path.stem.startswith("broker") else ControllerConfig
+        unknown = unknown_keys(daemon, values)
+        assert [key for key in unknown if not key.startswith("listener.name.")] == []
+        config = daemon.from_properties(values, source="", base_dir="/")
+        assert config.cluster_node_principals and not config.allow_insecure_cluster_listener
+        assert {config.protocol_of(one.name) for one in config.listeners} <= {"SSL", "SASL_SSL"}
