@@ -20,6 +20,7 @@ from tests.sim.search.applications.chosen import Kind as Application
 from tests.sim.search.faults.schedule import Kind
 from tests.sim.search.seed_run import Outcome, run_seed
 from tests.sim.search.shrink import shrink
+from tests.sim.seed_pool import in_processes
 
 _PROGRESS_S = 30.0
 _SHRINK_TRIES = 40
@@ -153,14 +154,7 @@ def _outcomes(seeds: Sequence[int], options: argparse.Namespace) -> Iterable[tup
     play = partial(_played, _runner(options))
     if len(seeds) == 1:
         return map(play, seeds)
-    pool = multiprocessing.get_context("spawn").Pool(options.jobs, initializer=_prepare)
-    return pool.imap_unordered(play, seeds)
-
-
-def _prepare() -> None:
-    """Exclude imported objects from garbage collections, which would mostly visit these."""
-    gc.disable()
-    gc.freeze()
+    return in_processes(play, seeds, jobs=options.jobs)
 
 
 def _played(run: partial[Outcome], seed: int) -> tuple[Outcome, float]:
