@@ -62,8 +62,10 @@ class LogView(NamedTuple):
     indexes_mended: int = 0
     #: Compaction may have removed offsets.
     may_have_gaps: bool = False
-    #: In the order of their first offsets.
+    #: The transactions that determine the LSO, in the order of their first offsets.
     unstable: tuple[UnstableTransaction, ...] = ()
+    #: The earliest known start of an open transaction in wall-clock ms; -1 if there is none.
+    oldest_start_ms: int = -1
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the LSO: below it, every transaction has ended and its marker is replicated."""
@@ -77,7 +79,7 @@ class LogView(NamedTuple):
         """Return whether a transaction is open that started before ``wall_ms``. Transactions with
         an unknown start are ignored.
         """
-        return any(one.is_open and 0 <= one.began_ms < wall_ms for one in self.unstable)
+        return 0 <= self.oldest_start_ms < wall_ms
 
     def may_hold_aborted(self, first_offset: int) -> bool:
         """Return False if certainly no transaction with a marker at or after ``first_offset`` was

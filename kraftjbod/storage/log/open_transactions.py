@@ -11,10 +11,15 @@ unless more than :data:`ENDED_KEPT` transactions ended above the high watermark.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final, NamedTuple
 
 _OPEN: Final = 2**63 - 1
+#: Start times of so many ended transactions may be kept beside those of the open ones.
+_STALE_STARTS: Final = 64
 #: Ended transactions that are kept one by one until they are replicated. A load that does not know
 #: the high watermark finds all transactions of a log, possibly millions. Older ones are merged,
 #: which makes the LSO too low while the high watermark is among them, but never too high.
@@ -54,16 +59,20 @@ class OpenTransactions:
     """Tracks the transactions of one log that lower its last stable offset: open ones, and ended
     ones whose marker is not below the high watermark yet.
 
-    Cost: O(1) per batch and marker, amortized, so that a load or a fetched chunk of many small
+    Cost: O(log n) per batch and marker, amortized, so that a load or a fetched chunk of many small
     transactions takes time in proportion to its batches.
     """
 
-    __slots__ = ("_ended", "_is_in_order", "_open", "_unstable")
+    __slots__ = ("_ended", "_is_in_order", "_open", "_starts", "_unstable")
 
     def __init__(self) -> None:
         #: Open transactions by producer, in the order of first offsets if ``_is_in_order``.
-        self._open: dict[int, UnstableTransaction] = {}
+        #: A plain dict would visit all removed entries to find its first one.
+        self._open: OrderedDict[int, UnstableTransaction] = OrderedDict()
         self._is_in_order = True
+        #: Heap of the known start times (wall-clock ms), with first offset and producer, of all
+        #: open transactions and some ended ones.
+        self._starts: list[tuple[int, int, int]] = []
         #: Ended transactions. First and last offsets both ascend: a transaction that lies within
         #: a later one never determines the LSO, and is removed.
         self._ended: deque[UnstableTransaction] = deque()
@@ -75,13 +84,40 @@ class OpenTransactions:
 
     @property
     def unstable(self) -> tuple[UnstableTransaction, ...]:
-        """All transactions that may determine the LSO, in the order of first offsets.
+        """The transactions that determine the LSO, in the order of first offsets: ended ones, and
+        the oldest open one as the last.
 
-        Cost: O(n) after a change. There are at most ``2 * ENDED_KEPT`` besides the open ones.
+        No transaction after the oldest open one can determine the LSO. Cost: at most
+        ``2 * ENDED_KEPT`` copies after a change, for any number of open transactions.
         """
         if self._unstable is None:
-            self._unstable = tuple(sorted((*self._ended, *self._open.values())))
+            oldest, ended = self._oldest_open(), self._ended
+            if oldest is None:
+                self._unstable = tuple(ended)
+            else:
+                self._unstable = (*islice(ended, bisect_left(ended, oldest)), oldest)
         return self._unstable
+
+    @property
+    def oldest_start_ms(self) -> int:
+        """The earliest known start of an open transaction in wall-clock ms; -1 if there is none.
+
+        Cost: O(log n), amortized.
+        """
+        starts = self._starts
+        while starts and self.first_offset(starts[0][2]) != starts[0][1]:
+            heappop(starts)
+        return starts[0][0] if starts else -1
+
+    def _oldest_open(self) -> UnstableTransaction | None:
+        """Return the open transaction with the lowest first offset; None if none is open.
+
+        Cost: O(1), except for the first call after a load, which sorts the open transactions.
+        """
+        if not self._is_in_order:
+            in_order = sorted(self._open.items(), key=lambda item: item[1])
+            self._open, self._is_in_order = OrderedDict(in_order), True
+        return next(iter(self._open.values()), None)
 
     def first_offset(self, producer_id: int) -> int | None:
         """Return the first offset of the producer's open transaction; None if it has none."""
@@ -99,6 +135,18 @@ class OpenTransactions:
                 self._is_in_order = False  # A snapshot has the order of producers.
             self._open[producer_id] = begun
             self._unstable = None
+            if now_ms >= 0:
+                self._add_start(now_ms, first_offset, producer_id)
+
+    def _add_start(self, now_ms: int, first_offset: int, producer_id: int) -> None:
+        heappush(self._starts, (now_ms, first_offset, producer_id))
+        if len(self._starts) > 2 * len(self._open) + _STALE_STARTS:
+            self._starts = [
+                (one.began_ms, one.first_offset, one.producer_id)
+                for one in self._open.values()
+                if one.began_ms >= 0
+            ]
+            heapify(self._starts)
 
     def end(self, producer_id: int, last_offset: int) -> int | None:
         """Record a marker at ``last_offset``, which is above all recorded before.
@@ -128,12 +176,8 @@ class OpenTransactions:
         """Return the first offset of the oldest open transaction, else the offset after the
         marker.
         """
-        if not self._is_in_order:
-            in_order = sorted(self._open.items(), key=lambda item: item[1])
-            self._open, self._is_in_order = dict(in_order), True
-        for one in self._open.values():
-            return one.first_offset
-        return marker_offset + 1
+        oldest = self._oldest_open()
+        return marker_offset + 1 if oldest is None else oldest.first_offset
 
     def replicated(self, high_watermark: int) -> None:
         """Forget ended transactions whose markers are below ``high_watermark``, because they are

@@ -163,6 +163,7 @@ class UnifiedLog:
             self._damage.indexes_mended,
             segments.may_have_gaps,
             self._producers.transactions.unstable,
+            self._producers.transactions.oldest_start_ms,
         )
 
     def carried_state(self) -> CarriedState:

@@ -46,6 +46,7 @@ from tests.faults.rig import (
     with_rebuilds,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.work_count import peak_bytes
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, retention_bytes=2000)
 UNGUARDED = ProducerTerms(is_guarded=False, checks_sequence=False)
@@ -480,6 +481,8 @@ def test_last_stable_offset_is_exact_or_too_low_after_random_transactions(
     dice, found = random.Random(seed), OpenTransactions()
     model: dict[tuple[int, int], int] = {}
     begun: dict[int, int] = {}
+    #: Start times by first offset and producer.
+    starts: dict[tuple[int, int], int] = {}
     high_watermark = 0
     for offset in range(200):
         producer_id = dice.randrange(6)
@@ -489,13 +492,49 @@ def test_last_stable_offset_is_exact_or_too_low_after_random_transactions(
             model[first, producer_id] = offset
             assert found.stable_after(offset) == min(begun.values(), default=offset + 1)
         else:
-            found.add_batch(producer_id, offset)
+            now_ms = dice.randint(-1, 9)  # The clock may be set back.
+            found.add_batch(producer_id, offset, now_ms)
             begun.setdefault(producer_id, offset)
+            starts.setdefault((begun[producer_id], producer_id), now_ms)
             model.setdefault((begun[producer_id], producer_id), 2**62)
+        known = [starts[first, who] for who, first in begun.items() if starts[first, who] >= 0]
+        assert found.oldest_start_ms == min(known, default=-1)
         high_watermark = dice.choice([high_watermark, dice.randint(high_watermark, offset)])
         found.replicated(high_watermark)
         for end in range(high_watermark, offset + 2):
             exact = min((f for (f, _), last in model.items() if last >= end), default=end)
             stable = last_stable_offset(found.unstable, log_start_offset=0, high_watermark=end)
             assert stable == min(exact, end) if kept == 1_000 else stable <= min(exact, end)
-        assert len(found.unstable) <= 2 * kept + len(begun)
+        assert len(found.unstable) <= 2 * kept + 1
+
+
+def test_unstable_has_as_many_transactions_for_any_number_of_open_ones() -> None:
+    """A view is made for each append, and must not copy the open transactions."""
+    for count in (20, 200, 2_000):
+        found = OpenTransactions()
+        for number in range(count):
+            found.add_batch(number, number, NOW_MS)
+        found.end(count // 2, count)
+        assert [one.first_offset for one in found.unstable] == [0]
+        assert found.oldest_start_ms == NOW_MS
+        found.end(0, count + 1)
+        assert [one.first_offset for one in found.unstable] == [0, 1]
+
+
+def test_start_times_of_ended_transactions_take_a_bounded_amount_of_memory() -> None:
+    """Transactions that end while an older one stays open leave their start times behind."""
+
+    def pass_time(found: OpenTransactions) -> None:
+        for offset in range(1, 10_000, 2):
+            found.add_batch(1, offset, NOW_MS + offset)
+            found.end(1, offset + 1)
+            found.replicated(offset + 2)
+            assert found.oldest_start_ms == NOW_MS
+
+    warmed, found = OpenTransactions(), OpenTransactions()
+    warmed.add_batch(0, 0, NOW_MS)
+    pass_time(warmed)  # The interpreter keeps freed tuples for reuse.
+    found.add_batch(0, 0, NOW_MS)
+    assert peak_bytes(lambda: pass_time(found)) < 50_000
+    found.end(0, 10_002)
+    assert found.oldest_start_ms == -1
