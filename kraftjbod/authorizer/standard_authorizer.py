@@ -99,6 +99,14 @@ class StandardAuthorizer:
             self._index.remove(binding)
         self._decided.clear()
 
+    def use_index(self, index: AclIndex) -> None:
+        """Use the bindings of ``index`` instead of the present ones. Cached decisions are dropped.
+
+        The cost does not depend on the number of bindings.
+        """
+        self._index = index
+        self._decided.clear()
+
     def replace_bindings(self, bindings: Iterable[AclBinding]) -> None:
         """Remove all bindings and add ``bindings``. Cached decisions are dropped."""
         self._index.clear()

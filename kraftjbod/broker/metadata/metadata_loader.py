@@ -3,7 +3,8 @@
 * It long-polls the active controller, or a follower controller if that is not reachable. A failed
   poll is logged once and retried forever.
 * It replays entries on the one state of :class:`MetadataCache`, so a broker reads records exactly
-  as the controller does. A snapshot builds a new state, and the difference is published.
+  as the controller does. A snapshot builds a new state, and the difference is published. Both are
+  found in slices, and replace the former state in one event loop iteration.
 * Entries of one response are published together, until they change so many partitions that the
   event loop has to run other tasks. Each published delta ends at an entry, so roles and metadata
   are those of one offset whenever a request is handled.
@@ -20,7 +21,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
@@ -37,6 +39,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.core.loop.outage import Outage
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.record_codec import EntryReader, decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
@@ -61,6 +64,9 @@ _PARTITIONS_PER_TURN: Final = 500
 _LATE_S: Final = 0.8
 #: Fetch size that a simulation uses at random: one entry, or a short piece of a snapshot.
 _SMALL_FETCH_BYTES: Final = 200
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class MetadataLoader:
@@ -215,6 +221,12 @@ class MetadataLoader:
             await _take_piece(reader, after, first.snapshot_offset, response.snapshot_chunk)
         reader.end()
         epoch = None if first.snapshot_epoch < 0 else first.snapshot_epoch
+        delta = MetadataDelta()
+        async for _ in in_slices(difference_steps(before, after, delta)):
+            pass
+        security = await self._publisher.prepare_security(after)
+        # From here to the publication there is no pause, so that requests find one state.
+        self._require_session()
         after.replay(
             (),
             offset=first.snapshot_offset,
@@ -223,7 +235,11 @@ class MetadataLoader:
         )
         self._cache.replace(after)
         self._memory.note_applied(after.offset, epoch)
-        self._publisher.publish(difference(before, after))
+        self._publisher.publish(delta, security)
+        released = list(before.topics.values())
+        del before
+        async for _ in in_slices(range(len(released))):
+            released.pop()
 
     async def _fetch(
         self,
@@ -276,39 +292,50 @@ async def _take_piece(reader: EntryReader, state: MetadataState, offset: int, pi
         await asyncio.sleep(0)
 
 
-def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
-    """Return the delta from ``before`` to ``after``. It differs from that of a replay:
-    ``registered`` has all brokers of ``after``, and objects that came and went in between are
-    absent.
+def difference_steps(
+    before: MetadataState, after: MetadataState, delta: MetadataDelta
+) -> Iterator[None]:
+    """Add the changes from ``before`` to ``after`` to ``delta``, with a yield after each object.
+
+    The delta differs from that of a replay: ``registered`` has all brokers of ``after``, and
+    objects that came and went in between are absent.
     """
-    delta = MetadataDelta(
-        features=before.features != after.features,
-        client_quotas={
-            entity
-            for entity in before.client_quotas.keys() | after.client_quotas.keys()
-            if before.client_quotas.get(entity) != after.client_quotas.get(entity)
-        },
-    )
-    for broker_id in before.brokers.keys() | after.brokers.keys():
-        if before.brokers.get(broker_id) != after.brokers.get(broker_id):
-            delta.brokers.add(broker_id)
+    delta.features = before.features != after.features
+    yield from _compare(before.brokers, after.brokers, delta.brokers)
+    # Registrations in between cannot be found by a comparison.
+    delta.registered = set(after.brokers)
     for topic_id, topic in before.topics.items():
         if topic_id not in after.topics:
             delta.deleted_topics[topic_id] = topic
-    # Registrations in between cannot be found by a comparison.
-    delta.registered = set(after.brokers)
-    delta.created_topics = after.topics.keys() - before.topics.keys()
+        yield
+    for topic_id in after.topics:
+        if topic_id not in before.topics:
+            delta.created_topics.add(topic_id)
+        yield
     for key, partition in after.partitions():
         earlier = before.partition(key)
         if earlier != partition:
             delta.partitions[key] = earlier
-    for resource in before.configs.keys() | after.configs.keys():
-        if before.configs.get(resource) != after.configs.get(resource):
-            delta.configs.add(resource)
-    delta.added_acls = {
-        acl_id: after.acls[acl_id] for acl_id in after.acls.keys() - before.acls.keys()
-    }
-    delta.removed_acls = {
-        acl_id: before.acls[acl_id] for acl_id in before.acls.keys() - after.acls.keys()
-    }
-    return delta
+        yield
+    yield from _compare(before.configs, after.configs, delta.configs)
+    yield from _compare(before.client_quotas, after.client_quotas, delta.client_quotas)
+    for acl_id, binding in after.acls.items():
+        if acl_id not in before.acls:
+            delta.added_acls[acl_id] = binding
+        yield
+    for acl_id, binding in before.acls.items():
+        if acl_id not in after.acls:
+            delta.removed_acls[acl_id] = binding
+        yield
+
+
+def _compare(before: Mapping[K, V], after: Mapping[K, V], changed: set[K]) -> Iterator[None]:
+    """Add the keys whose values differ to ``changed``, with a yield after each key."""
+    for key, value in after.items():
+        if before.get(key) != value:
+            changed.add(key)
+        yield
+    for key in before:
+        if key not in after:
+            changed.add(key)
+        yield

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
+from kraftjbod.authorizer.acl_index import AclIndex
 from kraftjbod.authorizer.standard_authorizer import StandardAuthorizer
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
@@ -36,15 +37,25 @@ from kraftjbod.broker.replicas.replica_changes import ReplicaChanges
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.core.loop.client_rates import ClientRates
+from kraftjbod.core.loop.client_rates import ClientRates, Limited, empty_limited
 from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TopicDefaults
 from kraftjbod.metadata.records import ResourceType
-from kraftjbod.metadata.state import MetadataDelta
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
 
 #: Replicas that are reconciled without a pause. This takes about 3 ms.
 RECONCILED_AT_ONCE: Final = 64
+
+
+class PreparedSecurity(NamedTuple):
+    """Indexes of the access control lists and quotas of a state from a snapshot.
+
+    ``acls`` is None without an authorizer.
+    """
+
+    limited: Limited
+    acls: AclIndex | None
 
 
 class BrokerMetadataPublisher:
@@ -88,8 +99,26 @@ class BrokerMetadataPublisher:
         """Call ``listener`` whenever topics are deleted."""
         self._deletion_listeners.append(listener)
 
-    def publish(self, delta: MetadataDelta) -> None:
+    async def prepare_security(self, state: MetadataState) -> PreparedSecurity:
+        """Index the access control lists and quotas of ``state``, which is not in use yet, in
+        slices of event loop iterations.
+        """
+        limited = empty_limited()
+        async for entity, values in in_slices(state.client_quotas.items()):
+            for key in values.keys() & limited.keys():
+                limited[key].add(entity)
+        if self._authorizer is None:
+            return PreparedSecurity(limited, None)
+        acls = AclIndex()
+        async for binding in in_slices(state.acls.values()):
+            acls.add(binding)
+        return PreparedSecurity(limited, acls)
+
+    def publish(self, delta: MetadataDelta, security: PreparedSecurity | None = None) -> None:
         """Apply a metadata change on this broker. The cache has the change already.
+
+        :param security: the indexes of the present state after a snapshot; None if ``delta`` has
+            few changes of access control lists and quotas.
 
         Roles change before this returns, unless an operation on the replica's log is pending. Logs
         are created and removed afterwards, in tasks.
@@ -97,12 +126,7 @@ class BrokerMetadataPublisher:
         changes_all = False
         if delta.brokers:
             self._connector.hang_up()
-        if self._authorizer is not None and (delta.added_acls or delta.removed_acls):
-            self._authorizer.change_bindings(
-                added=delta.added_acls.values(), removed=delta.removed_acls.values()
-            )
-        if delta.client_quotas:
-            self._client_rates.refresh(delta.client_quotas)
+        self._follow_security(delta, security)
         if any(resource_type is ResourceType.BROKER for resource_type, _ in delta.configs):
             changes_all = self._take_broker_configs()
         if self._is_open:
@@ -112,6 +136,19 @@ class BrokerMetadataPublisher:
         for listener in self._deletion_listeners if delta.deleted_topics else ():
             listener()
         self._lifecycle.note_metadata(self._cache.state)
+
+    def _follow_security(self, delta: MetadataDelta, security: PreparedSecurity | None) -> None:
+        if self._authorizer is not None and (delta.added_acls or delta.removed_acls):
+            if security is not None and security.acls is not None:
+                self._authorizer.use_index(security.acls)
+            else:
+                self._authorizer.change_bindings(
+                    added=delta.added_acls.values(), removed=delta.removed_acls.values()
+                )
+        if delta.client_quotas and security is not None:
+            self._client_rates.use_limited(security.limited)
+        elif delta.client_quotas:
+            self._client_rates.refresh(delta.client_quotas)
 
     def _take_broker_configs(self) -> bool:
         """Apply the broker's configuration; return whether defaults of all topics changed."""

@@ -37,6 +37,15 @@ BURST_S: Final[Mapping[str, int]] = {
 MAX_BALANCES: Final = 10_000
 
 
+#: The entities that have a quota, by its key.
+Limited = dict[str, set[QuotaEntity]]
+
+
+def empty_limited() -> Limited:
+    """Return the entities of a node without quotas, for :meth:`ClientRates.use_limited`."""
+    return {key: set() for key in QUOTA_KEYS}
+
+
 class ClientRates:
     """Balances of clients with quotas on this node, one per quota key and sharing entity.
 
@@ -54,8 +63,7 @@ class ClientRates:
         """
         self._quotas = quotas
         self._now_ms = now_ms
-        #: The entities that have a quota, by its key.
-        self._limited: dict[str, set[QuotaEntity]] = {key: set() for key in QUOTA_KEYS}
+        self._limited = empty_limited()
         #: The sharing entity and the rate of each client, by key; None without a quota. Balances
         #: are not cached here: each lookup has to update the order of ``_balances``.
         self._found: dict[str, dict[QuotaEntity, tuple[QuotaEntity, float] | None]] = {
@@ -78,6 +86,16 @@ class ClientRates:
                     entities.add(entity)
                 else:
                     entities.discard(entity)
+
+    def use_limited(self, limited: Limited) -> None:
+        """Apply the present quotas in the metadata to all entities. As :meth:`refresh`, but the
+        cost does not depend on the number of entities.
+
+        :param limited: all entities with a quota, by its key.
+        """
+        for found in self._found.values():
+            found.clear()
+        self._limited = limited
 
     def is_set(self, key: str) -> bool:
         """Return whether any entity has the quota ``key``; if not, :meth:`spend` has no effect."""

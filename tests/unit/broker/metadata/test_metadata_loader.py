@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import Final
 
 import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
-from kraftjbod.broker.metadata.metadata_loader import difference
+from kraftjbod.broker.metadata.metadata_loader import difference_steps
+from kraftjbod.broker.metadata.metadata_publisher import PreparedSecurity
+from kraftjbod.core.acl import (
+    AclBinding,
+    AclOperation,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+)
+from kraftjbod.core.client_quota import client_entity
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicId, Uuid
+from kraftjbod.core.loop.work_slices import WorkSlices
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.metadata.record_codec import encode_entry
 from kraftjbod.metadata.records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     Record,
@@ -29,6 +43,9 @@ from kraftjbod.protocol.rpc_quorum_messages import (
 )
 from kraftjbod.storage.identity.applied_metadata import AppliedMetadata, read_applied_metadata
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
+from tests.work_count import count_bytecodes
+
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 CONFIG = ConfigRecord(
     resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="5"
@@ -270,9 +287,135 @@ def test_difference_of_states_equals_the_replayed_delta() -> None:
         FeatureLevelRecord(name="metadata.version", feature_level=17),
     ]
     after.replay(then, offset=2, epoch=1, delta=noted)
-    found = difference(before, after)
+    found = MetadataDelta()
+    for _ in difference_steps(before, after, found):
+        pass
     assert found == noted
     assert TOPIC_ID not in found.created_topics
+
+
+def test_difference_takes_steps_that_do_not_grow_with_the_states() -> None:
+    """The steps run in slices, so that a snapshot does not hold the event loop."""
+    longest = []
+    for size in (20, 200, 2_000):
+        before, after = MetadataState(), MetadataState()
+        for state, number in ((before, 1), (after, 2)):
+            records = [*many_of_each_kind(size, number), topic(f"t{number}", topic_id(number))]
+            state.replay(records, offset=1, epoch=1, delta=MetadataDelta())
+        delta = MetadataDelta()
+        steps = difference_steps(before, after, delta)
+        costs = [count_bytecodes(partial(next, steps, None)) for _ in range(9 * size)]
+        assert next(steps, "end") == "end"
+        assert len(delta.client_quotas) == len(delta.added_acls) == size
+        assert len(delta.removed_acls) == len(delta.partitions) == size
+        longest.append(max(costs))
+    assert max(longest) <= longest[0] + 50, longest
+
+
+def many_of_each_kind(size: int, number: int) -> list[Record]:
+    """Return a topic of ``size`` partitions, and as many quotas and access control lists.
+    ``number`` selects other values."""
+    own = TopicId(bytes(15) + b"t")
+    return [
+        topic("many", own),
+        *(partition(index, topic_id=own, epoch=number) for index in range(size)),
+        *(
+            ClientQuotaRecord(
+                entity=(("user", f"u{one}"),), key="producer_byte_rate", value=float(number)
+            )
+            for one in range(size)
+        ),
+        *(
+            AccessControlEntryRecord(
+                acl_id=Uuid(bytes([number]) + one.to_bytes(15)), binding=binding(f"t{one}")
+            )
+            for one in range(size)
+        ),
+    ]
+
+
+def topic_id(number: int) -> TopicId:
+    return TopicId(bytes([number]) * 16)
+
+
+def binding(name: str) -> AclBinding:
+    return AclBinding(
+        AclResourceType.TOPIC,
+        name,
+        AclPatternType.LITERAL,
+        "User:a",
+        "*",
+        AclOperation.READ,
+        AclPermission.ALLOW,
+    )
+
+
+async def test_snapshot_with_many_quotas_and_acls_is_applied_in_slices_and_becomes_visible_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size, client = 300, client_entity("u0", "app")
+    whole = encode_entry(many_of_each_kind(size, 1), LATEST_METADATA_VERSION)
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        if request.fetch_offset > 50:
+            return FetchMetadataResponse(high_watermark=50)
+        return FetchMetadataResponse(
+            high_watermark=50, snapshot_offset=50, snapshot_epoch=3, snapshot_chunk=whole
+        )
+
+    async with brokers(answer=answer, authorizer_class_name=STANDARD_AUTHORIZER) as (rig,):
+        slices = WorkSlices(slice_ms=0)
+        monkeypatch.setattr(WorkSlices, "of_loop", lambda: slices)
+        rates, authorizer = rig.wiring.cluster.client_rates, rig.wiring.cluster.authorizer
+        assert authorizer is not None
+        loading = rig.tasks.start(rig.parts.loader.run_loader(), "loader")
+        iterations, seen = 0, set()
+        while rig.parts.cache.version < 50 or iterations < 10 * size:
+            await asyncio.sleep(0)
+            iterations += 1
+            question = ("User:a", "::1", AclOperation.READ, AclResourceType.TOPIC, "t7")
+            is_new = rig.parts.cache.version == 50
+            seen.add(is_new)
+            assert rates.is_set("producer_byte_rate") is is_new
+            assert (rates.burst("producer_byte_rate", client) is not None) is is_new
+            assert authorizer.decide(*question).is_allowed is is_new
+            if not is_new:
+                waited = iterations
+        loading.cancel()
+        assert seen == {False, True}
+        # Partitions, and quotas and access control lists twice: compared and indexed.
+        assert waited >= 5 * size
+
+
+async def test_snapshot_is_not_applied_if_the_session_ends_during_its_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = encode_entry(many_of_each_kind(20, 1), LATEST_METADATA_VERSION)
+    ended: list[int] = []
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        return FetchMetadataResponse(
+            high_watermark=50, snapshot_offset=50, snapshot_epoch=3, snapshot_chunk=whole
+        )
+
+    async with brokers(answer=answer) as (rig,):
+        prepare = rig.parts.publisher.prepare_security
+
+        async def end_session(state: MetadataState) -> PreparedSecurity:
+            monkeypatch.setattr(BrokerLifecycleManager, "is_session_over", True)
+            ended.append(state.offset)
+            return await prepare(state)
+
+        monkeypatch.setattr(rig.parts.publisher, "prepare_security", end_session)
+        loading = rig.tasks.start(rig.parts.loader.run_loader(), "loader")
+        while not ended:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        loading.cancel()
+        assert rig.parts.cache.version < 50 and "many" not in rig.parts.cache.state.topic_ids
 
 
 async def test_metadata_loader_refuses_another_log_and_continues_with_its_own() -> None:
