@@ -82,6 +82,15 @@ class OffsetIndex:
         _, positions = self._entries
         return positions[bisect_right(positions, position) :]
 
+    def has_position_in(self, begin: int, end: int) -> bool:
+        """Return whether an indexed batch starts after ``begin`` and before ``end``.
+
+        Cost: O(log n).
+        """
+        _, positions = self._entries
+        at = bisect_right(positions, begin)
+        return at < len(positions) and positions[at] < end
+
     def entries(self) -> Iterator[tuple[int, int]]:
         """Yield the offset (see :meth:`offset_at`) and the position of each entry, in ascending
         order.

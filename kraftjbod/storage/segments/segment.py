@@ -859,6 +859,12 @@ class LogSegment:
                 if not min_one:
                     return _EMPTY
                 end = first.position + first.header.size_bytes
+                if index.has_position_in(first.position, end):
+                    # Without this check a false length could make one read take the whole segment.
+                    raise CorruptRecordError(
+                        f"the batch at {first.position} claims {first.header.size_bytes} bytes, "
+                        "and the index has a batch inside of them"
+                    )
             elif end < limit or max_offset < NO_LIMIT:
                 nearest = min(
                     index.position_at_most(min(end, limit)), index.position_before(max_offset)

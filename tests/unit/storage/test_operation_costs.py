@@ -28,6 +28,7 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import DirLoading
 from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
+from kraftjbod.storage.segments.segment import SegmentUnreadError
 from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
 from kraftjbod.storage.segments.steps import STAT_BYTES, STEP_BYTES
 from kraftjbod.storage.vfs import OpenMode, RealVfs, write_atomically
@@ -212,6 +213,23 @@ def test_read_at_an_offset_reads_one_index_and_one_more_interval(
     )
     assert cost.bytes_read <= allowed_bytes(shape) + asked
     assert cost.operations <= 40
+
+
+@SIZES
+def test_read_of_a_batch_with_a_false_length_reads_one_index_interval(times: int) -> None:
+    """The header claims 16 MiB, up to the end of a smaller segment."""
+    shape = larger_segments(times)
+    mem = MemVfs()
+    vfs = CountingVfs(mem)
+    directory = put_large_log(mem, "/d1", shape)
+    log = load_large_log(vfs, directory, shape, shape.config())
+    file = mem.open(log.view().segments[0].path, OpenMode.READ)
+    assert isinstance(file, GeneratedFile)
+    file.rot(5 * shape.batch_bytes + 9)
+    vfs.reset()
+    with pytest.raises(SegmentUnreadError):  # The damage is surveyed in steps, then read around.
+        log.read(5, 1, shape.end_offset, True)
+    assert vfs.bytes_read <= allowed_bytes(shape)
 
 
 @SIZES
