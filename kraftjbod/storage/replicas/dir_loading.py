@@ -46,6 +46,15 @@ _FIRST_RETRY_MS: Final = 10
 _MAX_RETRY_MS: Final = 1_000
 
 
+class LackBudget:
+    """How long several operations may be repeated together while the process lacks descriptors or
+    memory, in ms.
+    """
+
+    def __init__(self) -> None:
+        self.left_ms = LACK_LIMIT_MS
+
+
 class LoadProgress(NamedTuple):
     """Progress of loading a directory. ``scanned_bytes`` were checked after an unclean stop."""
 
@@ -299,34 +308,42 @@ class DirLoading:
         loaded.futures.append(FutureReplica(log=log, log_dir=log_dir, move_id=found.unique))
 
     async def load_step(
-        self, log_dir: LogDir, op: Callable[[], T], *, replica: TopicPartition | None = None
+        self,
+        log_dir: LogDir,
+        op: Callable[[], T],
+        *,
+        replica: TopicPartition | None = None,
+        budget: LackBudget | None = None,
     ) -> T:
         """Run ``op``, which must be idempotent, in the directory's thread. Repeat it while the
         process lacks descriptors or memory.
 
+        :param budget: limit of the waits of several steps; by default this step may wait for 30 s.
         :raises KafkaStorageError: the directory is or goes offline.
-        :raises OverloadedError: the directory is impaired, or the lack lasted for more than 30 s.
+        :raises OverloadedError: the directory is impaired, or the lack outlasted the budget.
         """
         return await self._outlast_lack(
-            lambda: log_dir.run_operation(OpKind.LOAD, op, replica=replica)
+            lambda: log_dir.run_operation(OpKind.LOAD, op, replica=replica), budget
         )
 
-    async def _outlast_lack(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _outlast_lack(
+        self, attempt: Callable[[], Awaitable[T]], budget: LackBudget | None = None
+    ) -> T:
         """Repeat ``attempt`` while the process lacks descriptors or memory.
 
-        :raises OverloadedError: the lack lasted for more than 30 s.
+        :raises OverloadedError: the lack outlasted ``budget``, by default 30 s.
         """
-        waited_ms, retry_ms = 0, _FIRST_RETRY_MS
+        budget, retry_ms = budget or LackBudget(), _FIRST_RETRY_MS
         while True:
             try:
                 return await attempt()
             except LogDirImpairedError:
                 raise
             except OverloadedError:
-                if waited_ms >= LACK_LIMIT_MS:
+                if budget.left_ms <= 0:
                     raise
             await asyncio.sleep(retry_ms / 1000)
-            waited_ms += retry_ms
+            budget.left_ms -= retry_ms
             retry_ms = min(2 * retry_ms, _MAX_RETRY_MS)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -45,7 +46,7 @@ from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.moves.future_copy import agreed_before
 from kraftjbod.storage.moves.future_replica import FutureReplica
-from kraftjbod.storage.replicas.dir_loading import DirLoading, LoadedDir
+from kraftjbod.storage.replicas.dir_loading import DirLoading, LackBudget, LoadedDir
 from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from kraftjbod.storage.replicas.replica_swap import PurgeLater, ReplicaSwap, TryAgain
@@ -158,9 +159,10 @@ class SwapRecovery:
             if replaced is not None and not self._registry.has_current(tp):
                 await self._repair_swap(best, *replaced)
             await self._resume(best)
+        budget = LackBudget()
         for found in loaded:
             for doomed in found.deleted:
-                await self._remove_or_keep_orphan(found.log_dir, doomed)
+                await self._remove_or_keep_orphan(found.log_dir, doomed, budget)
 
     def _waiting_for(self, loaded: Sequence[LoadedDir]) -> list[FutureReplica]:
         """Return the future copies in the registry whose current or ``-delete`` copy was just
@@ -435,19 +437,42 @@ class SwapRecovery:
 
     # -- removals ---------------------------------------------------------------------------
 
-    async def _remove_or_keep_orphan(self, log_dir: LogDir, doomed: ReplicaDir) -> None:
+    async def _remove_or_keep_orphan(
+        self, log_dir: LogDir, doomed: ReplicaDir, budget: LackBudget
+    ) -> None:
+        """Remove a ``-delete`` copy, or list it as an orphan. If it cannot be read within
+        ``budget``, it is listed when the descriptors suffice.
+        """
         directory, tp = f"{log_dir.path}/{doomed.name}", doomed.topic_partition
         if tp is not None and not self._registry.has_current(tp):
             try:
-                orphan = await self._examined(log_dir, directory, tp)
+                orphan = await self._examined(log_dir, directory, tp, budget)
             except (OperatingError, CorruptCheckpointError) as e:
-                self._log.info("deleted_replica_not_known", path=directory, reason=str(e))
+                self._note_unknown(directory, e)
+                if isinstance(e, OverloadedError):
+                    self._try_again(log_dir, partial(self._list_late, log_dir, directory, tp))
                 if isinstance(e, OperatingError):
                     return  # It may be the only copy.
             else:
                 self._put_orphan(orphan)
                 return
         await self._rename_and_remove(log_dir, directory, tp)
+
+    async def _list_late(self, log_dir: LogDir, directory: str, tp: TopicPartition) -> None:
+        """List a ``-delete`` copy as an orphan. Its files stay if they cannot be read, or if the
+        partition has a current copy meanwhile: the metadata decides about it.
+
+        :raises OverloadedError: descriptors or memory are lacking, or the directory is impaired.
+        """
+        budget = LackBudget()
+        budget.left_ms = 0
+        try:
+            self._put_orphan(await self._examined(log_dir, directory, tp, budget))
+        except CorruptCheckpointError as e:
+            self._note_unknown(directory, e)
+
+    def _note_unknown(self, directory: str, error: Exception) -> None:
+        self._log.info("deleted_replica_not_known", path=directory, reason=str(error))
 
     async def _rename_and_remove(
         self, log_dir: LogDir, directory: str, tp: TopicPartition | None
@@ -480,7 +505,9 @@ class SwapRecovery:
         except OperatingError as e:
             self._log.info("leftover_copy_not_removed", path=path, reason=e.message)
 
-    async def _examined(self, log_dir: LogDir, directory: str, tp: TopicPartition) -> Orphan:
+    async def _examined(
+        self, log_dir: LogDir, directory: str, tp: TopicPartition, budget: LackBudget
+    ) -> Orphan:
         """Return the ``-delete`` copy in ``directory`` as an orphan.
 
         :raises OperatingError: as :meth:`DirLoading.load_step`.
@@ -491,6 +518,7 @@ class SwapRecovery:
             # An operator may have removed the directory since it was listed.
             log_dir,
             lambda: examine_stray(vfs, directory) if vfs.is_dir(directory) else None,
+            budget=budget,
         )
         if found is None or found.topic_id is None:
             raise CorruptCheckpointError(f"{directory}/{PARTITION_METADATA} has no topic id")

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.ids import TopicId
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.storage.vfs import DirEntry, OpenMode
+from kraftjbod.storage.replicas import dir_loading
+from kraftjbod.storage.vfs import DirEntry, OpenMode, write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, chores, directory_id, format_dir, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -243,6 +244,43 @@ async def test_deleted_replica_is_listed_although_descriptors_were_lacking_for_a
         await manager.load()
     assert not failures
     assert [orphan.topic_id for orphan in manager.orphans] == [TOPIC_ID]
+
+
+async def test_deleted_replicas_share_one_wait_for_descriptors_and_are_listed_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 4,000 copies a start waited for hours, 30 s for each copy."""
+    monkeypatch.setattr(dir_loading, "LACK_LIMIT_MS", 50)
+    node, _ = await interrupted_swap()
+    other = f"/d1/{DELETE.replace(str(TP), 't-9')}"
+    node.disks[0].make_dirs(other)
+    metadata = node.disks[0].read_if_exists(f"/d1/{DELETE}/partition.metadata")
+    assert metadata is not None
+    write_atomically(node.disks[0], f"{other}/partition.metadata", bytes(metadata))
+    d1, d2 = (open_dir(disk, f"/d{i}", i) for i, disk in enumerate(node.disks, 1))
+    d2.go_offline("not there")
+    manager = manager_of([d1, d2], CONFIG, node.clock)
+    read, tries, is_lacking = d1.vfs.read_if_exists, list[str](), True
+
+    def read_later(path: str) -> bytes | None:
+        if path.endswith("/partition.metadata") and is_lacking:
+            tries.append(path)
+            raise OSError(EMFILE, "too many open files")
+        return read(path)
+
+    d1.vfs.read_if_exists = read_later  # type: ignore[method-assign]
+    with capture_logs():
+        await manager.load()
+    assert not manager.orphans
+    assert len(tries) > len(set(tries)) == 2
+    assert tries.count(tries[-1]) == 1, "the wait is over"
+    is_lacking = False
+    background = asyncio.create_task(manager.run_background())
+    async with asyncio.timeout(60):
+        while len(manager.orphans) < 2:
+            await asyncio.sleep(0.01)
+    background.cancel()
+    await asyncio.gather(background, return_exceptions=True)
 
 
 async def test_interrupted_move_does_not_collide_with_a_discarded_copy() -> None:
