@@ -107,17 +107,14 @@ def examine_stray(vfs: Vfs, directory: str) -> FoundStray:
     """
     mark_text = _text(vfs, f"{directory}/{STRAY_MARK}")
     topic_id = _topic_id(vfs, f"{directory}/{PARTITION_METADATA}")
-    try:
-        size_bytes = sum(entry.known_size for entry in vfs.list_dir(directory, sized=""))
-        is_empty = is_half_made(vfs, directory)
-    except FileNotFoundError:
-        size_bytes, is_empty = 0, True
+    is_gone = not vfs.is_dir(directory)
+    entries = [] if is_gone else vfs.list_dir(directory, sized="")
     return FoundStray(
         topic_id=topic_id,
         last_epoch=_last_epoch(vfs, f"{directory}/{LEADER_EPOCH_CHECKPOINT}"),
         mark=None if mark_text is None else parse_stray_mark(mark_text),
-        size_bytes=size_bytes,
-        holds_nothing=topic_id is None and is_empty,
+        size_bytes=sum(entry.known_size for entry in entries),
+        holds_nothing=topic_id is None and (is_gone or is_half_made(vfs, directory)),
     )
 
 
