@@ -11,24 +11,31 @@ from typing import Final
 
 from pydantic import Field, SecretStr, field_validator
 
-from kraftjbod.core.config_model import MIB, KeyedModel, Long, split_list
+from kraftjbod.core.config_model import MIB, Long, split_list
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from kraftjbod.core.node_principals import NO_NODES, NODE_PRINCIPALS_KEY, NodePrincipals
+from kraftjbod.core.oauthbearer_config import (
+    OAUTHBEARER,
+    OauthbearerConfig,
+    require_oauthbearer,
+)
 from kraftjbod.core.scram import MECHANISM_NAMES
 
 PLAIN: Final = "PLAIN"
-MECHANISMS: Final = (PLAIN, *MECHANISM_NAMES)
+#: Mechanisms by which nodes log in to each other.
+NODE_MECHANISMS: Final = (PLAIN, *MECHANISM_NAMES)
+MECHANISMS: Final = (*NODE_MECHANISMS, OAUTHBEARER)
 #: Prefix of the options of PlainLoginModule that define users.
 USER_OPTION: Final = "user_"
 
 
-class SaslConfig(KeyedModel):
+class SaslConfig(OauthbearerConfig):
     """Keys of listeners whose security protocol is SASL_PLAINTEXT or SASL_SSL."""
 
     sasl_enabled_mechanisms: tuple[str, ...] = ()
-    """Mechanisms by which clients log in: ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` and ``PLAIN``. A
-    listener with SASL needs at least one."""
+    """Mechanisms by which clients log in: ``SCRAM-SHA-256``, ``SCRAM-SHA-512``, ``PLAIN`` and
+    ``OAUTHBEARER``. A listener with SASL needs at least one."""
     plain_sasl_jaas_config: SecretStr | None = None
     """Users of the mechanism PLAIN, as in Kafka:
     ``org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="…";`` On a
@@ -109,14 +116,16 @@ def require_sasl(
 
     :param source: name of the listener, for error messages.
     :param node_principals: principals of nodes, which no user of this listener may have.
-    :raises ConfigError: no mechanism is enabled, PLAIN has no user, or a user of PLAIN has no name
-        or password, is called ``*`` or has the principal of a node.
+    :raises ConfigError: no mechanism is enabled, OAUTHBEARER lacks a key, PLAIN has no user, or a
+        user of PLAIN has no name or password, is called ``*`` or has the principal of a node.
     """
     if not config.sasl_enabled_mechanisms:
         raise ConfigError(
             f"{source}: sasl.enabled.mechanisms is not set: name the mechanisms by which clients "
             f"of this listener log in, of {', '.join(MECHANISMS)}"
         )
+    if OAUTHBEARER in config.sasl_enabled_mechanisms:
+        require_oauthbearer(config, source)
     if PLAIN in config.sasl_enabled_mechanisms and not plain_users(config):
         raise ConfigError(
             f"{source}: the mechanism PLAIN has no user: set plain.sasl.jaas.config to "
@@ -151,10 +160,10 @@ def node_login(config: SaslConfig, mechanism: str, *, key: str, source: str) -> 
     :param source: name of the listener, for error messages.
     :raises ConfigError: the mechanism is not served, or user or password is missing.
     """
-    if mechanism not in MECHANISMS:
+    if mechanism not in NODE_MECHANISMS:
         raise ConfigError(
             f"{source}: {key} is {mechanism or 'not set'}: name the mechanism by which nodes log "
-            f"in, of {', '.join(MECHANISMS)}"
+            f"in, of {', '.join(NODE_MECHANISMS)}"
         )
     values = {
         PLAIN: config.plain_sasl_jaas_config,

@@ -48,7 +48,8 @@ from kraftjbod.daemon.listener_limits import (
     memory_before_login,
     memory_budget,
 )
-from kraftjbod.daemon.listener_sasl import sasl_settings
+from kraftjbod.daemon.listener_oauth import ListenerOauth
+from kraftjbod.daemon.listener_sasl import is_node, sasl_settings
 from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
@@ -100,6 +101,7 @@ class BrokerServer:
         #: The listeners by name.
         self._listeners: dict[str, Listener] = {}
         self._tls = NodeTls(config, environment)
+        self._oauth = ListenerOauth(config, environment)
         self._dynamic_listeners = DynamicListeners(
             config,
             tls=self._tls,
@@ -116,6 +118,12 @@ class BrokerServer:
                     start=self._tls.open_listeners,
                     close=self._tls.close,
                     failed=self._tls.run_renewals,
+                ),
+                Part(
+                    name="keys of tokens",
+                    start=self._oauth.open_listeners,
+                    close=self._oauth.close,
+                    failed=self._oauth.run_refreshes,
                 ),
                 Part(
                     name="listener addresses",
@@ -345,6 +353,9 @@ class BrokerServer:
             state=self._state,
             cluster_id=self._disks.cluster_id,
             random_bytes=self._environment.random_bytes,
+            token_keys=self._oauth.keys_of(name),
+            wall_ms=self._environment.clock.wall_ms,
+            is_node=partial(is_node, self._config.node_principals),
         )
 
     async def _bind_listener(self, endpoint: Endpoint) -> None:

@@ -411,6 +411,7 @@ class ControllerServer:
             state=self._state,
             cluster_id=self._cluster_id,
             random_bytes=self._environment.random_bytes,
+            wall_ms=self._environment.clock.wall_ms,
         )
 
     def _build_listener(self, controller: QuorumController) -> Listener:

@@ -130,6 +130,8 @@ class Authentication:
         self._mechanism: SaslMechanism | None = None
         #: Name of the user after the first login.
         self._user: str | None = None
+        #: Whether the event of the failed login was logged before its last message.
+        self._has_logged_failure = False
         self._since_s = 0.0
         #: Loop time at which the session ends.
         self._expires_s: float | None = None
@@ -217,6 +219,10 @@ class Authentication:
                 auth_bytes=b"",
             )
             return self._fail(header, answer, str(e))
+        if step.failure is not None:
+            # Logged now, because a client may disconnect instead of confirming.
+            self._has_logged_failure = True
+            self._log_failure(step.failure)
         answer = SaslAuthenticateResponse(
             error_message=None, auth_bytes=step.token, session_lifetime_ms=lifetime_ms
         )
@@ -267,10 +273,14 @@ class Authentication:
         self._mechanism = None
         self._deadline.cancel()
         self._connection.pause_reading()
+        if not self._has_logged_failure:
+            self._log_failure(reason)
+        return self._answer_later(header, answer)
+
+    def _log_failure(self, reason: str) -> None:
         log_failed_login(
             self._connection.peer, self._listener_name, self._mechanism_name or None, reason
         )
-        return self._answer_later(header, answer)
 
     async def _answer_later(self, header: RequestHeader, answer: Message) -> None:
         await self._settings.sleep(self._settings.failure_delay_ms / 1000)

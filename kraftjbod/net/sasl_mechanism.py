@@ -37,6 +37,9 @@ class SaslStep:
     """Name of the user after the last message; None before."""
     lifetime_ms: int | None = None
     """Remaining lifetime of the credential, None if it is unlimited."""
+    failure: str | None = None
+    """Reason of a failed login whose mechanism tells the client in ``token``: the next message
+    only confirms the failure. None if the login has not failed. Contains no secret."""
 
 
 class SaslMechanism(Protocol):

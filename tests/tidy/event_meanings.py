@@ -47,8 +47,16 @@ MEANINGS: Final[Mapping[str, str]] = {
         "A client could not prove its identity. It got an error, and its connection was closed."
     ),
     "authentication_expired": (
-        "A client did not log in again in the time of `connections.max.reauth.ms`. Its connection "
-        "was closed, and most clients connect again at once."
+        "A client did not log in again in the time of `connections.max.reauth.ms`, or before its "
+        "token expired. Its connection was closed, and most clients connect again at once."
+    ),
+    "jwks_loaded": (
+        "The broker uses new keys of the identity provider. `left_out` is the number of keys that "
+        "cannot verify tokens."
+    ),
+    "jwks_refresh_failed": (
+        "The keys of the identity provider could not be read. The broker keeps the `keys` keys of "
+        "the previous read, and tries again. Logged once for each reason."
     ),
     "group_partition_loaded": "This broker now coordinates the groups of that partition.",
     "group_partition_not_loaded": (

@@ -36,6 +36,10 @@ MODELS: dict[str, tuple[type[KeyedModel], ...]] = {
 }
 # Minimum values that are higher here than in Kafka, with the reason.
 HIGHER_LEAST = {
+    "sasl.oauthbearer.clock.skew.seconds": "a negative skew refuses tokens early",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": "less than a second floods the provider",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": "a wait without time is a loop",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "likewise",
     "connections.max.idle.ms": "no connection may stay idle without limit",
     "controller.quorum.election.timeout.ms": "less than 100 ms elects on any pause",
     "controller.quorum.request.timeout.ms": "no request is answered in 0 ms",

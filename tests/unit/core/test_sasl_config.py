@@ -60,6 +60,7 @@ def test_sasl_config_shows_no_secret() -> None:
         ({JAAS: USERS.replace("alice", "")}, "without a name"),
         ({JAAS: USERS.replace('"b"', '""')}, "without a name or password"),
         ({JAAS.replace("clients", "client"): USERS}, "did you mean CLIENTS?"),
+        ({"sasl.enabled.mechanisms": "OAUTHBEARER"}, "sasl.oauthbearer.jwks.endpoint.url"),
         ({"sasl.jaas.config": USERS}, "sasl.jaas.config configures security"),
         ({JAAS: USERS, "inter.broker.listener.name": "CLIENTS"}, "nodes log in, of PLAIN"),
     ],

@@ -27,7 +27,12 @@ def test_sasl_settings_have_the_values_and_users_of_the_listener() -> None:
     )
     state = MetadataState()
     made = sasl_settings(
-        config, memory, state=lambda: state, cluster_id="cluster", random_bytes=os.urandom
+        config,
+        memory,
+        state=lambda: state,
+        cluster_id="cluster",
+        random_bytes=os.urandom,
+        wall_ms=lambda: 0,
     )
     assert (made.max_receive_bytes, made.timeout_ms) == (2048, 7)
     assert (made.failure_delay_ms, made.max_reauth_ms) == (8, 9)
@@ -45,6 +50,7 @@ def test_scram_credentials_come_from_the_present_metadata() -> None:
         state=lambda: states[-1],
         cluster_id="cluster",
         random_bytes=os.urandom,
+        wall_ms=lambda: 0,
     )
     first = b"n,,n=alice,r=client"
     unknown = made.mechanisms["SCRAM-SHA-256"]().respond(first).token

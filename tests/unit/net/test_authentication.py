@@ -497,3 +497,42 @@ def test_random_frames_before_login_do_not_reach_the_handler_or_block_another_lo
         "authentication_failed",
         "connections_aborted_at_stop",
     }
+
+
+class Refusing:
+    """Refuses the first message, as OAUTHBEARER does: the second one confirms the failure."""
+
+    def __init__(self) -> None:
+        self._has_failed = False
+
+    def respond(self, message: bytes) -> SaslStep:
+        if self._has_failed:
+            raise LoginFailedError("confirmed", shown="refused")
+        self._has_failed = True
+        return SaslStep(token=b"refused", failure="bad token")
+
+
+async def test_failure_that_the_client_has_to_confirm_is_logged_once() -> None:
+    settings = sasl(mechanisms={"SESAME": Refusing})
+    async with serving(Handler(), sasl=settings) as server, client_of(server) as client:
+        await client.handshake()
+        with capture_logs() as lines:
+            answer = await client.authenticate(b"token")
+            assert (answer.error_code, answer.auth_bytes) == (0, b"refused")
+            assert [line["reason"] for line in lines] == ["bad token"]
+            answer = await client.authenticate(b"\x01")
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert answer.error_message == "refused"
+            assert await client.is_closed()
+    assert [line["event"] for line in lines] == ["authentication_failed"]
+
+
+async def test_request_after_a_refused_token_closes_the_connection() -> None:
+    handler = Handler()
+    settings = sasl(mechanisms={"SESAME": Refusing})
+    async with serving(handler, sasl=settings) as server, client_of(server) as client:
+        await client.handshake()
+        await client.authenticate(b"token")
+        client.writer.write(framed(ask("a"), 9))
+        assert await client.is_closed()
+    assert handler.began == []
