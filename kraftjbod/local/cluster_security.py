@@ -88,7 +88,7 @@ class ClusterSecurity:
         config = {"security.protocol": self.protocol}
         if self.protocol in TLS_PROTOCOLS:
             config["ssl.ca.location"] = str(self.directory / "ca.pem")
-        login = self.settings_of(user).make_login(str(self.properties_path(user)))
+        login = self.settings_of(user).make_password_login(str(self.properties_path(user)))
         if login is None:
             own = str(self.directory / f"{user}.pem")
             return {**config, "ssl.certificate.location": own, "ssl.key.location": own}
@@ -150,7 +150,7 @@ class ClusterSecurity:
         return tuple(self._scram_user(user) for user in _USERS)
 
     def _scram_user(self, user: str) -> ScramUser:
-        login = self.settings_of(user).make_login(str(self.properties_path(user)))
+        login = self.settings_of(user).make_password_login(str(self.properties_path(user)))
         assert login is not None, "the file has the protocol of the cluster"
         # The password is random, so a salt derived from it hides it as well as a random salt.
         salt = _MECHANISM.hmac(login.password.encode(), b"salt of a local cluster")

@@ -167,7 +167,7 @@ def _user_settings(name: str, password: str, ca_pem: str) -> dict[str, str]:
 def _scram_value(name: str, path: Path) -> str:
     """Return the value of ``--add-scram`` for the user whose settings are at ``path``."""
     settings = ClientSettings.from_values(parse_properties(path.read_text(), str(path)), str(path))
-    login = settings.make_login(str(path))
+    login = settings.make_password_login(str(path))
     if login is None:
         raise StartupError(f"{path}: expected the settings of a user with SASL")
     # The password is random, so a salt derived from it hides it as well as a random salt.

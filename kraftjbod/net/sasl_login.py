@@ -31,6 +31,21 @@ _HANDSHAKE_VERSION: Final = 1
 _HEADER: Final = "biws"
 
 
+async def choose_mechanism(connection: KafkaConnection, mechanism: str, timeout_ms: int) -> None:
+    """Start a login by ``mechanism``, by SaslHandshake version 1.
+
+    :raises OperatingError: UNSUPPORTED_SASL_MECHANISM, or the broker does not answer.
+    """
+    request = SaslHandshakeRequest(mechanism=mechanism)
+    answer = await connection.request(request, timeout_ms=timeout_ms, version=_HANDSHAKE_VERSION)
+    if answer.error_code != ErrorCode.NONE:
+        raise OperatingError(
+            f"the broker has no mechanism {mechanism}: set sasl.mechanism to one of "
+            f"{', '.join(answer.mechanisms)}",
+            code=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        )
+
+
 @dataclass(slots=True)
 class SaslLogin:
     """User, password and SASL mechanism with which this side logs in on each new connection. Its
@@ -52,16 +67,7 @@ class SaslLogin:
         :raises RemoteProtocolError: a message of SCRAM is malformed, or does not prove that the
             broker knows the password.
         """
-        request = SaslHandshakeRequest(mechanism=self.mechanism)
-        answer = await connection.request(
-            request, timeout_ms=timeout_ms, version=_HANDSHAKE_VERSION
-        )
-        if answer.error_code != ErrorCode.NONE:
-            raise OperatingError(
-                f"the broker has no mechanism {self.mechanism}: set sasl.mechanism to one of "
-                f"{', '.join(answer.mechanisms)}",
-                code=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-            )
+        await choose_mechanism(connection, self.mechanism, timeout_ms)
         if self.mechanism == PLAIN:
             token = f"\0{self.user}\0{self.password}".encode()
             return (await self._send(connection, token, timeout_ms)).session_lifetime_ms

@@ -14,14 +14,18 @@ from pydantic import Field, SecretStr, field_validator
 
 from kraftjbod.core.config_model import parse_model
 from kraftjbod.core.errors import ConfigError
-from kraftjbod.core.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from kraftjbod.core.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from kraftjbod.core.oauthbearer_config import OAUTHBEARER, require_url
 from kraftjbod.core.security_keys import SASL_PROTOCOLS, SSL, TLS_PROTOCOLS
 from kraftjbod.core.ssl_config import SslConfig
 from kraftjbod.net.dialer import PLAIN, Dialer
+from kraftjbod.net.kafka_client import Login
 from kraftjbod.net.plain_credential import PLAIN as PLAIN_MECHANISM
 from kraftjbod.net.plain_credential import PlainCredential
 from kraftjbod.net.sasl_login import MECHANISMS, SaslLogin
 from kraftjbod.net.tls_transport import TlsSettings
+from kraftjbod.net.token_login import TokenLogin
+from kraftjbod.net.token_source import TokenSource
 
 CLIENT_ID: Final = "kraftjbod-tools"
 
@@ -39,6 +43,20 @@ class ClientSettings(SslConfig):
     """Mechanism of the login. Kafka's default is not served, so a listener with SASL needs one."""
     sasl_jaas_config: SecretStr | None = None
     """User and password, as in Kafka: ``…ScramLoginModule required username="…" password="…";``"""
+    sasl_oauthbearer_token_endpoint_url: str | None = None
+    """Address of the tokens for OAUTHBEARER: of an identity provider, or of a file with a token
+    (``file://``)."""
+    sasl_oauthbearer_client_credentials_client_id: str = ""
+    """Client id for the identity provider, by the client credentials grant."""
+    sasl_oauthbearer_client_credentials_client_secret: SecretStr | None = None
+    """Secret of that client."""
+    sasl_oauthbearer_scope: str = ""
+    """Scope that the identity provider is asked for."""
+
+    @field_validator("sasl_oauthbearer_token_endpoint_url")
+    @classmethod
+    def _token_url(cls, value: str | None) -> str | None:
+        return None if value is None or not value.strip() else require_url(value.strip())
 
     @field_validator("security_protocol", mode="before")
     @classmethod
@@ -63,16 +81,78 @@ class ClientSettings(SslConfig):
             return PLAIN
         return tls_dialer(self, source)
 
-    def make_login(self, source: str) -> SaslLogin | None:
+    def make_login(self, source: str) -> Login | None:
         """Return the login for a listener with SASL; None for another listener.
 
-        :raises ConfigError: the mechanism is not served, or user or password is missing.
+        :raises ConfigError: the mechanism is not served, or user, password or the address of
+            tokens is missing.
+        """
+        if self.security_protocol in SASL_PROTOCOLS and self.sasl_mechanism == OAUTHBEARER:
+            return TokenLogin(self.make_token_source(source).token)
+        return self.make_password_login(source)
+
+    def make_token_source(self, source: str) -> TokenSource:
+        """Return the source of tokens for OAUTHBEARER, from the keys of Kafka 4 or from the options
+        of ``sasl.jaas.config``.
+
+        :raises ConfigError: the address of the tokens, or the client's id or secret is missing.
+        """
+        if self.sasl_oauthbearer_token_endpoint_url is None:
+            raise ConfigError(
+                f"{source}: the mechanism OAUTHBEARER needs "
+                "sasl.oauthbearer.token.endpoint.url: the token endpoint of the identity provider, "
+                "or a file with a token (file:///…)"
+            )
+        options = self._jaas_options(source)
+        secret = self.sasl_oauthbearer_client_credentials_client_secret
+        found = TokenSource(
+            url=self.sasl_oauthbearer_token_endpoint_url,
+            client_id=self.sasl_oauthbearer_client_credentials_client_id
+            or options.get("clientId", ""),
+            client_secret=options.get("clientSecret", "")
+            if secret is None
+            else secret.get_secret_value(),
+            scope=self.sasl_oauthbearer_scope or options.get("scope", ""),
+        )
+        if not found.url.startswith("file:") and not (found.client_id and found.client_secret):
+            prefix = "sasl.oauthbearer.client.credentials.client."
+            raise ConfigError(
+                f"{source}: the token endpoint needs the credentials of a client: set {prefix}id "
+                f"and {prefix}secret"
+            )
+        return found
+
+    def _jaas_options(self, source: str) -> Mapping[str, str]:
+        """Return the options of ``sasl.jaas.config`` for OAUTHBEARER, which may be missing.
+
+        :raises ConfigError: it is malformed, or for another mechanism.
+        """
+        text = "" if self.sasl_jaas_config is None else self.sasl_jaas_config.get_secret_value()
+        if not text.strip():
+            return {}
+        try:
+            entry = parse_jaas(text)
+        except ValueError as e:
+            raise ConfigError(f"{source}: sasl.jaas.config: {e}") from None
+        if entry.module != OAUTHBEARER_MODULE:
+            raise ConfigError(
+                f"{source}: sasl.jaas.config does not fit the mechanism: its login module is not "
+                f"{OAUTHBEARER_MODULE}"
+            )
+        return entry.options
+
+    def make_password_login(self, source: str) -> SaslLogin | None:
+        """Return the login by user and password; None for a listener without SASL.
+
+        :raises ConfigError: the mechanism has no password or is not served, or user or password is
+            missing.
         """
         if self.security_protocol not in SASL_PROTOCOLS:
             return None
         if self.sasl_mechanism not in MECHANISMS:
             raise ConfigError(
-                f"{source}: sasl.mechanism is {self.sasl_mechanism}: use {', '.join(MECHANISMS)}"
+                f"{source}: sasl.mechanism is {self.sasl_mechanism}: use "
+                f"{', '.join((*MECHANISMS, OAUTHBEARER))}"
             )
         wanted = PLAIN_MODULE if self.sasl_mechanism == "PLAIN" else SCRAM_MODULE
         how = f'set sasl.jaas.config to {wanted} required username="NAME" password="PASSWORD";'
@@ -104,7 +184,7 @@ class ClientSettings(SslConfig):
         :raises ConfigError: keys, certificates, user or password cannot be used.
         """
         self.require_for_controllers(source)
-        dialer, login = self.make_dialer(source), self.make_login(source)
+        dialer, login = self.make_dialer(source), self.make_password_login(source)
         if login is None:
             return dialer
         return dialer.with_credential(PlainCredential(login.user, login.password))

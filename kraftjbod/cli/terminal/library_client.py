@@ -22,6 +22,7 @@ from kraftjbod.cli.terminal.command import (
 )
 from kraftjbod.core.config_model import parse_model
 from kraftjbod.core.errors import ConfigError, ConnectionLostError, OperatingError
+from kraftjbod.core.oauthbearer_config import OAUTHBEARER
 from kraftjbod.core.properties import parse_properties
 
 T = TypeVar("T")
@@ -45,6 +46,18 @@ _ONLY_JAVA: Final = frozenset(
     }
 )
 _JAAS: Final = "sasl.jaas.config"
+#: Java's settings of OAUTHBEARER, which :func:`_security` translates to a callback.
+_TOKENS: Final = frozenset(
+    {
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.scope",
+        "sasl.login.callback.handler.class",
+    }
+)
+#: The library's own setting for tokens. With it, the other settings are the library's too.
+_METHOD: Final = "sasl.oauthbearer.method"
 _IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
 #: Java's settings that :func:`_security` translates.
 _STORES: Final = frozenset(
@@ -101,7 +114,7 @@ def library_settings(settings: Mapping[str, str]) -> dict[str, Any]:
         **_security(settings),
     }
     for key, value in settings.items():
-        if key in _STORES or key == _JAAS:
+        if key in _STORES or key == _JAAS or (key in _TOKENS and _METHOD not in settings):
             continue
         name = _NAMES.get(key, key)
         if name in _ONLY_JAVA or (name in _SYSTEMS_CHOICE and value.strip() == "-1"):
@@ -115,8 +128,8 @@ def library_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _security(settings: Mapping[str, str]) -> dict[str, str]:
-    """Translate Java's key stores and ``sasl.jaas.config``. librdkafka reads PEM only as text.
+def _security(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Translate Java's key stores, logins and sources of tokens. librdkafka reads PEM only as text.
 
     librdkafka's own keys, such as ``ssl.ca.location``, are not changed.
     """
@@ -131,7 +144,7 @@ def _security(settings: Mapping[str, str]) -> dict[str, str]:
     )
 
     parsed = parse_model(ClientSettings, settings, "the client's settings")
-    found = {}
+    found: dict[str, Any] = {}
     trusted = load_truststore(parsed)
     if trusted:
         found["ssl.ca.pem"] = certificates_pem(trusted).decode()
@@ -141,8 +154,12 @@ def _security(settings: Mapping[str, str]) -> dict[str, str]:
         found["ssl.certificate.pem"] = certificates_pem(material.chain).decode()
     if not parsed.ssl_endpoint_identification_algorithm:
         found[_IDENTIFICATION] = "none"
-    if parsed.sasl_jaas_config is not None:
-        login = parsed.make_login("the client's settings")
+    if parsed.sasl_mechanism == OAUTHBEARER:
+        if _METHOD not in settings:
+            tokens = parsed.make_token_source("the client's settings")
+            found["oauth_cb"] = lambda _: tokens.token()
+    elif parsed.sasl_jaas_config is not None:
+        login = parsed.make_password_login("the client's settings")
         if login is not None:
             found |= {"sasl.username": login.user, "sasl.password": login.password}
     return found

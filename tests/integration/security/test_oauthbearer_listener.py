@@ -29,6 +29,7 @@ from tests.identity_provider import (
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 from tests.integration.security.listeners import add_listeners, produce_and_consume
+from tests.integration.tools import called
 
 pytestmark = [pytest.mark.process, pytest.mark.clients]
 
@@ -262,3 +263,29 @@ def test_librdkafka_authenticates_again_before_its_token_expires(
     assert set(delivered) == {None}
     assert errors == []
     assert guarded.events.count("authentication_expired") == before
+
+
+@pytest.mark.parametrize("source", ["provider", "file"])
+def test_tools_log_in_by_token_of_provider_or_file(
+    guarded: Guarded, tmp_path: Path, source: str
+) -> None:
+    guarded.require_present_key("OAUTHHTTP")
+    token_path = tmp_path / "token"
+    token_path.write_text(guarded.provider.token("tool"))
+    url = f"{guarded.url}/token" if source == "provider" else f"file://{token_path}"
+    values = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": url,
+        "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
+        "sasl.oauthbearer.client.credentials.client.secret": CLIENT_SECRET,
+    }
+    path = tmp_path / "client.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    where = ("--bootstrap-server", f"127.0.0.1:{guarded.ports['OAUTHHTTP']}")
+    config = ("--command-config", str(path))
+    topic = f"tools-{source}"
+    made = called("topics", *where, *config, "--create", "--topic", topic, "--partitions", "1")
+    assert made.returncode == 0, made
+    sent = called("console-producer", *where, *config, "--topic", topic, stdin="hello\n")
+    assert sent.returncode == 0, sent

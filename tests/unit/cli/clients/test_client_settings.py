@@ -6,7 +6,7 @@ import pytest
 
 from kraftjbod.cli.clients.client_settings import ClientSettings
 from kraftjbod.core.errors import ConfigError
-from kraftjbod.core.jaas import PLAIN_MODULE, SCRAM_MODULE
+from kraftjbod.core.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.net.dialer import PLAIN
 from kraftjbod.net.plain_credential import PlainCredential
@@ -80,3 +80,44 @@ def test_make_controller_dialer_accepts_plain_and_no_login_and_refuses_scram() -
     assert found.credential == PlainCredential("broker-1", "canary")
     assert "canary" not in repr(found.credential)
     assert settings("").make_controller_dialer("f") is PLAIN
+
+
+TOKENS = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.token.endpoint.url": "https://identity.example.com/token",
+}
+CREDENTIALS = "sasl.oauthbearer.client.credentials.client."
+
+
+def test_source_of_tokens_has_the_client_of_the_keys_or_of_jaas() -> None:
+    by_keys = TOKENS | {
+        f"{CREDENTIALS}id": "robot",
+        f"{CREDENTIALS}secret": "canary",
+        "sasl.oauthbearer.scope": "kafka",
+    }
+    by_jaas = TOKENS | {
+        "sasl.jaas.config": f'{OAUTHBEARER_MODULE} required clientId="robot" '
+        'clientSecret="canary" scope="kafka";'
+    }
+    for values in (by_keys, by_jaas):
+        settings = ClientSettings.from_values(values, "x")
+        found = settings.make_token_source("x")
+        assert (found.client_id, found.client_secret, found.scope) == ("robot", "canary", "kafka")
+        assert "canary" not in f"{settings!r} {found!r}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, "credentials of a client"),
+        ({"sasl.oauthbearer.token.endpoint.url": ""}, "needs sasl.oauthbearer.token.endpoint.url"),
+        ({"sasl.jaas.config": "org.example.Other required;"}, "does not fit the mechanism"),
+    ],
+)
+def test_source_of_tokens_without_its_keys_is_a_configuration_error(
+    changed: dict[str, str], reason: str
+) -> None:
+    settings = ClientSettings.from_values(TOKENS | changed, "x")
+    with pytest.raises(ConfigError, match=reason):
+        settings.make_login("x")
