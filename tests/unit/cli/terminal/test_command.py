@@ -145,6 +145,8 @@ _WITHOUT_CLUSTER = ("kraftjbod-storage", "kraftjbod-local", "kraftjbod-dump-log"
 _MEASURING = ("kraftjbod-producer-perf-test", "kraftjbod-consumer-perf-test")
 # Its subcommands are Kafka's, each with its own options.
 _BY_COMMAND = "kraftjbod-cluster"
+# Commands of kraftjbod-local that write files of configurations and keys.
+_WRITING_FILES = ("samples", "certificates")
 
 
 @pytest.mark.parametrize("name", [name for name in TOOLS if name != _PIPELINE])
@@ -160,7 +162,7 @@ def test_tools_have_version_and_json_and_those_of_a_cluster_timeout(name: str) -
         return
     parts = list(root.commands.values()) if isinstance(root, click.Group) else [root]
     for part in parts:
-        assert "--json" in _flags(part) or part.name == "samples"
+        assert "--json" in _flags(part) or part.name in _WRITING_FILES
     for part in parts if name == _BY_COMMAND else [root]:
         assert ("--timeout" in _flags(part)) is (name not in _WITHOUT_CLUSTER)
 
