@@ -96,7 +96,10 @@ def test_objects_of_failed_test_are_freed_before_next_test(tmp_path: Path) -> No
     (tmp_path / "pytest.ini").touch()
     (tmp_path / "test_some.py").write_text(HOLDER)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.second_chance", "-n", "1"],
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-n", "1"),
+            *("-p", "tests.second_chance", "-p", "no:randomly"),
+        ],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
